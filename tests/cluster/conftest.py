@@ -52,7 +52,7 @@ def stage(broker: Broker, names: Names) -> Iterator[Stage]:
     """Topics and group of this test's own; whatever it started is gone when it ends."""
     made = Stage(broker, names)
     yield made
-    made.nobody_left()
+    made.no_process_left()
 
 
 @pytest.fixture(scope="session")

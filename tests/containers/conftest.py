@@ -37,4 +37,4 @@ def stage(kafka: KafkaContainer, names: Names) -> Iterator[Stage]:
     """Topics and group of this test's own on the broker in a container."""
     made = Stage(Broker(kafka.bootstrap), names)
     yield made
-    made.nobody_left()
+    made.no_process_left()

@@ -45,7 +45,7 @@ def test_the_suites_own_broker_can_be_a_container(
         stage = Stage(broker, names)
         stage.create()
         stage.seed(30)
-        stage.drain_alone()
+        stage.drain_locally()
         stage.proven(inputs=30, outputs=30)
 
 

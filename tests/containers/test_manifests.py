@@ -181,7 +181,7 @@ def test_the_ledgers_pod_books_every_order(stage: Stage, postgres: Postgres, req
     """Its secret says where the database is; `ledger --check` compares rows and money with the topic, to the cent."""
     stage.create(output=4)
     stage.seed(500)
-    stage.drain_alone()
+    stage.drain_locally()
     pod: Pod = request.getfixturevalue("ledger")
     for probe in pod.probes:
         until(lambda probe=probe: pod.probe_status(probe) == 200, probe, 60)

@@ -63,7 +63,7 @@ def browser_path() -> str:
     return browser
 
 
-def seen(page: Path, fragment: str = "") -> Page:
+def rendered(page: Path, fragment: str = "") -> Page:
     """
     Return the page's elements after its script has run, with this fragment in its address.
 

@@ -12,11 +12,11 @@ PARTS = ("canary-", "5e1f09c7d2")
 """The parts to search for: escaping may come between."""
 
 
-def found(*texts: str) -> list[str]:
+def leaks(*texts: str) -> list[str]:
     """Return the parts that occur in any of the texts."""
     return [part for part in PARTS for text in texts if part in text]
 
 
-def in_files(folder: Path) -> list[Path]:
+def leaking_files(folder: Path) -> list[Path]:
     """Return the files of a folder, at any depth, that contain a part."""
-    return [file for file in folder.rglob("*") if file.is_file() and found(file.read_bytes().decode("latin-1"))]
+    return [file for file in folder.rglob("*") if file.is_file() and leaks(file.read_bytes().decode("latin-1"))]

@@ -115,7 +115,7 @@ class MemoryLog:
     def close(self) -> None: ...
 
 
-def patience() -> Deadline:
+def new_deadline() -> Deadline:
     return Deadline(5)
 
 
@@ -130,14 +130,14 @@ def member(
 ) -> Member:
     """Return a member that has joined, with the log's clock as its own."""
     joined = Member(log(shared), Membership(client, GROUP, TOPIC, partitions, interval_s, works), shared.now)
-    joined.join(patience())
+    joined.join(new_deadline())
     return joined
 
 
-def pass_by(shared: Shared, seconds: float, *turning: Member) -> None:
+def advance(shared: Shared, seconds: float, *turning: Member) -> None:
     """Let time go by; these take their turns, and give back what they are asked for."""
     for _ in range(round(seconds * 10)):
         shared.now_ms += 100
         for one in turning:
-            one.turn(patience())
-            one.release_partitions({p: one.holdings[p] for p in one.to_release}, patience())
+            one.turn(new_deadline())
+            one.release_partitions({p: one.holdings[p] for p in one.to_release}, new_deadline())

@@ -27,12 +27,12 @@ def command_of(program: click.Group, name: str) -> click.Command:
     return command
 
 
-def below(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+def all_commands(path: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
     """Yield ``command`` and all that it groups, by the words that call them."""
     yield path, command
     if isinstance(command, click.Group):
         for name in command.list_commands(click.Context(command)):
-            yield from below(f"{path} {name}", command_of(command, name))
+            yield from all_commands(f"{path} {name}", command_of(command, name))
 
 
 def script(name: str) -> ModuleType:

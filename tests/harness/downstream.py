@@ -120,7 +120,9 @@ class LedgerStage:
 
 
 def run(command: Sequence[str], seconds: float = PROGRAM_S) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=seconds, env=plain())
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=seconds, env=clean_environment()
+    )
 
 
 def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -129,7 +131,7 @@ def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return report
 
 
-def plain() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
     named = {"BOOTSTRAP", "DATABASE_URL", "REDIS_URL", "FOLLOW"}
     return {name: value for name, value in os.environ.items() if name not in named}
 
@@ -149,7 +151,7 @@ class ReceiveStage:
     def database(self) -> DatabaseSettings:
         return DatabaseSettings(self.url, self.schema)
 
-    def ground(self, *, message_id: str = "source", **more: Any) -> ReceiverSettings:
+    def settings(self, *, message_id: str = "source", **more: Any) -> ReceiverSettings:
         return ReceiverSettings(self.group, self.topic, identifier(message_id), **more)
 
     def loop(self, **more: Any) -> LoopSettings:
@@ -160,13 +162,13 @@ class ReceiveStage:
         return receiver.received
 
     def in_postgres(self, keep_s: float | None = None, *, outbox: bool = False, **more: Any) -> PostgresReceiver:
-        return PostgresReceiver(self.ground(**more), self.database, ClaimRetention(keep_s, 0.05), outbox=outbox)
+        return PostgresReceiver(self.settings(**more), self.database, ClaimRetention(keep_s, 0.05), outbox=outbox)
 
     def in_redis(self, effect: Effect | None = None, *, keep_s: float = 60.0, **more: Any) -> RedisReceiver:
-        return RedisReceiver(self.ground(**more), RedisSettings(self.redis, keep_s, claim_s=0.5), effect)
+        return RedisReceiver(self.settings(**more), RedisSettings(self.redis, keep_s, claim_s=0.5), effect)
 
     def in_script(self, *, keep_s: float = 60.0, accept: bool = False, **more: Any) -> RedisScriptReceiver:
-        return RedisScriptReceiver(self.ground(**more), RedisSettings(self.redis, keep_s), accept_weaker=accept)
+        return RedisScriptReceiver(self.settings(**more), RedisSettings(self.redis, keep_s), accept_weaker=accept)
 
     def check(self, *, outbox: bool = False, message_id: str = "source") -> receive_check.CheckResult:
         effects: receive_check.Effects

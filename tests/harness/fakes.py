@@ -28,7 +28,7 @@ def log_record(
 
 @dataclass
 class Record:
-    """One physical record; ``fate`` is open, committed or aborted."""
+    """One physical record; ``state`` is open, committed or aborted."""
 
     topic: str
     value: bytes | None
@@ -36,7 +36,7 @@ class Record:
     partition: int
     timestamp: int
     headers: list[tuple[str, bytes | None]]
-    fate: str = "open"
+    state: str = "open"
 
 
 @dataclass
@@ -49,17 +49,17 @@ class Broker:
     pending_offset: Committed | None = None
 
     def visible(self) -> list[Record]:
-        return [record for record in self.log if record.fate == "committed"]
+        return [record for record in self.log if record.state == "committed"]
 
     def sources(self) -> list[int]:
         found = [SourcePosition.of(record.headers) for record in self.visible()]
         return [source.offset for source in found if source is not None]
 
-    def end(self, fate: str) -> None:
+    def end(self, state: str) -> None:
         for record in self.log:
-            if record.fate == "open":
-                record.fate = fate
-        if fate == "committed" and self.pending_offset is not None:
+            if record.state == "open":
+                record.state = state
+        if state == "committed" and self.pending_offset is not None:
             self.committed = self.pending_offset
         self.pending_offset = None
 

@@ -60,42 +60,42 @@ OLD = [("source.topic", b"older"), ("trace", None)]
 
 @dataclass
 class Txn:
-    """One attempt at a range: its records and its outcome; in a broken world, ``fates`` differ by log."""
+    """One attempt at a range: its records and its outcome; in a corrupted plan, ``outcomes`` differ by log."""
 
-    lane: int
+    partition: int
     pid: int
     epoch: int
     until: int | None
     rows: list[tuple[str, Record]]
-    fate: str | None = "commit"
+    outcome: str | None = "commit"
     marker_epoch: int = -1
-    fates: dict[str, str | None] = field(default_factory=dict)
+    outcomes: dict[str, str | None] = field(default_factory=dict)
     start: int = 0
-    told: bool = True
+    journaled: bool = True
     wrote: list[tuple[str, Record]] = field(default_factory=list, init=False)
 
 
 @dataclass
-class World:
-    """A plan: inputs, and each lane's transactions in order; valid until a mutation corrupts it."""
+class HistoryPlan:
+    """A plan: inputs, and each input partition's transactions in order; valid until a mutation corrupts it."""
 
     dice: random.Random
     inputs: list[Record] = field(default_factory=list)
     logs: dict[int, LogOffsets] = field(default_factory=dict)
-    lanes: dict[int, list[Txn]] = field(default_factory=dict)
+    transactions: dict[int, list[Txn]] = field(default_factory=dict)
     shape: int = 1
 
-    def done(self, lane: int | None = None) -> list[Txn]:
+    def done(self, partition: int | None = None) -> list[Txn]:
         """Return the committed transactions with records."""
-        lanes = self.lanes if lane is None else [lane]
-        return [t for p in lanes for t in self.lanes[p] if t.fate == "commit" and t.rows]
+        partitions = self.transactions if partition is None else [partition]
+        return [t for p in partitions for t in self.transactions[p] if t.outcome == "commit" and t.rows]
 
     def pick(self, least: int = 1, topic: str = OUT) -> Txn:
         """Return a random committed transaction with at least ``least`` records on that topic."""
         return self.dice.choice([t for t in self.done() if sum(name == topic for name, _ in t.rows) >= least])
 
-    def last(self, lane: int) -> Txn:
-        return self.done(lane)[-1]
+    def last(self, partition: int) -> Txn:
+        return self.done(partition)[-1]
 
 
 def enriched(key: bytes, value: bytes | None) -> bytes:
@@ -103,10 +103,10 @@ def enriched(key: bytes, value: bytes | None) -> bytes:
     return (value or b"")[:-1] + f',"loyalty_tier":"{tier}","loyalty_discount":{DISCOUNTS[tier]}}}'.encode()
 
 
-def plan(seed: int, partitions: int = 2, shape: int | None = None, per_partition: int = 40) -> World:
+def random_plan(seed: int, partitions: int = 2, shape: int | None = None, per_partition: int = 40) -> HistoryPlan:
     """Plan ranges of every length, each tried until it commits, with aborted, fenced and timed-out attempts."""
     dice = random.Random(seed)
-    world, order, number = World(dice, shape=shape or partitions), orders(seed), 0
+    world, order, number = HistoryPlan(dice, shape=shape or partitions), orders(seed), 0
     for p in range(partitions):
         offset = first = dice.choice([0, 0, 7])
         records: list[tuple[Record, tuple[str, Record]]] = []
@@ -119,7 +119,7 @@ def plan(seed: int, partitions: int = 2, shape: int | None = None, per_partition
             offset, number = offset + 1, number + 1
         world.inputs += [record for record, _ in records]
         world.logs[p] = LogOffsets(first, offset + 2, offset + 2)
-        world.lanes[p] = list(_attempts(dice, p, records, offset + 2, first))
+        world.transactions[p] = list(_attempts(dice, p, records, offset + 2, first))
     return world
 
 
@@ -134,22 +134,22 @@ def _result(record: Record, kind: int, target: int) -> tuple[str, Record]:
 
 
 def _attempts(
-    dice: random.Random, lane: int, records: list[tuple[Record, tuple[str, Record]]], end: int, start: int
+    dice: random.Random, partition: int, records: list[tuple[Record, tuple[str, Record]]], end: int, start: int
 ) -> Iterator[Txn]:
-    pid, epoch, index = 100 + lane, dice.choice([0, 5, 32000]), 0
+    pid, epoch, index = 100 + partition, dice.choice([0, 5, 32000]), 0
     while index < len(records):
         count = dice.choice([2, 5, 9, 15])
         part = records[index : index + count]
         until = records[index + count][0].offset if index + count < len(records) else end
         rows = [result for _, result in part]
-        while (fate := dice.choice(["commit", "commit", "abort", "fenced", "died"])) != "commit":
-            written = rows[: dice.randint(0, len(rows))] if fate == "died" else rows
-            yield Txn(lane, pid, epoch, None if fate == "died" else until, list(written), "abort", start=start)
+        while (outcome := dice.choice(["commit", "commit", "abort", "fenced", "died"])) != "commit":
+            written = rows[: dice.randint(0, len(rows))] if outcome == "died" else rows
+            yield Txn(partition, pid, epoch, None if outcome == "died" else until, list(written), "abort", start=start)
             # The coordinator ends a fenced or timed-out transaction with a marker of the next epoch.
-            last = Txn(lane, pid, epoch + (fate != "abort"), None, [], None)
+            last = Txn(partition, pid, epoch + (outcome != "abort"), None, [], None)
             epoch = last.epoch + 1
-            yield replace(last, told=False, fate="mark")
-        yield Txn(lane, pid, epoch, until, list(rows), "commit", start=start)
+            yield replace(last, journaled=False, outcome="mark")
+        yield Txn(partition, pid, epoch, until, list(rows), "commit", start=start)
         epoch, index, start = epoch + 1, index + count, until
 
 
@@ -208,9 +208,9 @@ class History:
 
 
 class Brokers:
-    """Appends the transactions' effects, each lane in its order, lanes interleaved."""
+    """Appends the transactions' effects, each partition in its order, partitions interleaved."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: HistoryPlan) -> None:
         self._world = world
         self._ends: dict[tuple[str, int], int] = {}
         self._pending: dict[int, Txn] = {}
@@ -223,10 +223,10 @@ class Brokers:
         self.clock = 1_000_000
 
     def run(self) -> None:
-        left = {p: [step for txn in txns for step in self._steps(txn)] for p, txns in self._world.lanes.items()}
+        left = {p: [step for txn in txns for step in self._steps(txn)] for p, txns in self._world.transactions.items()}
         while any(left.values()):
-            lane = self._world.dice.choice([p for p, rest in left.items() if rest])
-            left[lane].pop(0)()
+            partition = self._world.dice.choice([p for p, rest in left.items() if rest])
+            left[partition].pop(0)()
 
     def _steps(self, txn: Txn) -> list[Any]:
         size = self._world.dice.randint(1, 4)
@@ -249,38 +249,38 @@ class Brokers:
 
     def _end(self, txn: Txn) -> None:
         if txn.until is not None:
-            commit = (OffsetCommit(txn.lane, txn.until),)
+            commit = (OffsetCommit(txn.partition, txn.until),)
             self.offsets.append(OffsetBatch(self._append((OFFSETS, 0), txn, 1), commit))
-        if txn.fate == "mark":
-            aborted = self._pending.pop(txn.lane)
+        if txn.outcome == "mark":
+            aborted = self._pending.pop(txn.partition)
             self._mark(aborted, replace(txn, marker_epoch=txn.epoch), "abort")
             self.hidden += aborted.wrote
-        elif txn.fate == "abort":
-            self._pending[txn.lane] = txn
-        elif txn.fate == "commit":
+        elif txn.outcome == "abort":
+            self._pending[txn.partition] = txn
+        elif txn.outcome == "commit":
             self._mark(txn, txn, "commit")
-            self._tell(txn)
+            self._journal(txn)
             for topic, record in txn.wrote:
-                if txn.fates.get(topic, "commit") == "commit":
+                if txn.outcomes.get(topic, "commit") == "commit":
                     self.rows[topic].append(record)
                 else:
                     self.hidden.append((topic, record))
 
-    def _mark(self, txn: Txn, marker: Txn, fate: str) -> None:
+    def _mark(self, txn: Txn, marker: Txn, outcome: str) -> None:
         places = {(topic, record.partition) for topic, record in txn.wrote}
         for place in sorted(places):
-            outcome = txn.fates.get(place[0], fate)
-            if outcome is not None:
-                self.batches[place].append(self._append(place, marker, 1, outcome))
-        outcome = txn.fates.get(OFFSETS, fate)
-        if txn.until is not None and outcome is not None:
-            self.offsets.append(OffsetBatch(self._append((OFFSETS, 0), marker, 1, outcome)))
-            if outcome == "commit":
-                self.committed[txn.lane] = txn.until
+            written = txn.outcomes.get(place[0], outcome)
+            if written is not None:
+                self.batches[place].append(self._append(place, marker, 1, written))
+        written = txn.outcomes.get(OFFSETS, outcome)
+        if txn.until is not None and written is not None:
+            self.offsets.append(OffsetBatch(self._append((OFFSETS, 0), marker, 1, written)))
+            if written == "commit":
+                self.committed[txn.partition] = txn.until
 
-    def _tell(self, txn: Txn) -> None:
-        if txn.told and txn.until is not None and txn.until > txn.start:
-            fields = {"topic": "in", "partition": txn.lane, "start": txn.start, "until": txn.until}
+    def _journal(self, txn: Txn) -> None:
+        if txn.journaled and txn.until is not None and txn.until > txn.start:
+            fields = {"topic": "in", "partition": txn.partition, "start": txn.start, "until": txn.until}
             for phase in (Phase.INTENT, Phase.DONE):
                 self.entries.append(Entry(self.clock / 1000, "writer", 1, Step.COMMIT, phase, dict(fields)))
 
@@ -289,7 +289,7 @@ class Brokers:
         return LogOffsets(0, end, end)
 
 
-def happened(world: World) -> History:
+def run_plan(world: HistoryPlan) -> History:
     """Execute the plan; return the history."""
     brokers = Brokers(world)
     brokers.run()

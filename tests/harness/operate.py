@@ -17,7 +17,7 @@ from harness.programs import call_program
 from pipeline.__main__ import cli
 
 
-def words(stage: Stage, command: str) -> list[str]:
+def command_line(stage: Stage, command: str) -> list[str]:
     options = stage.options()
     pairs = dict(zip(options[::2], options[1::2], strict=True))
     names = {
@@ -32,7 +32,7 @@ def words(stage: Stage, command: str) -> list[str]:
 
 
 def _run(stage: Stage, command: str, *more: str) -> tuple[int, str, str]:
-    return call_program(cli, "pipeline", *words(stage, command), *more)
+    return call_program(cli, "pipeline", *command_line(stage, command), *more)
 
 
 def pipeline(stage: Stage, command: str, *more: str) -> tuple[int, str]:
@@ -41,7 +41,7 @@ def pipeline(stage: Stage, command: str, *more: str) -> tuple[int, str]:
     return code, stdout + stderr
 
 
-def asked(stage: Stage, command: str, *more: str, code: int = 0) -> Any:
+def json_of(stage: Stage, command: str, *more: str, code: int = 0) -> Any:
     """Run one command that must end with ``code``; return its JSON document."""
     exit_code, stdout, stderr = _run(stage, command, *more, "--json")
     assert exit_code == code, stdout + stderr
@@ -50,7 +50,7 @@ def asked(stage: Stage, command: str, *more: str, code: int = 0) -> Any:
 
 def crash(stage: Stage) -> None:
     """Leave a run's transactions open, as if it had died; their producers live on in this process."""
-    assert stage.drain_alone("--crash-prob", "1.0").statuses() == {Status.CRASHED}
+    assert stage.drain_locally("--crash-prob", "1.0").statuses() == {Status.CRASHED}
 
 
 @contextmanager

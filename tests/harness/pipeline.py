@@ -54,7 +54,7 @@ _LEAVE_S = 20.0
 
 
 @dataclass
-class Here(ProgressView):
+class DrainView(ProgressView):
     """The view that a drain inside this process reports to, and the record of what it did."""
 
     progress: RunProgress = field(default_factory=RunProgress)
@@ -72,7 +72,7 @@ class Here(ProgressView):
 
 
 @functools.cache
-def spark_here() -> SparkSession:
+def shared_spark() -> SparkSession:
     """Return one Spark for all drains inside the test process: a cycle takes a third of a second, a start six."""
     context = run_command.make_context("run", ["--master", "local[2]"])
     spark = session.start(settings_of(context.params).spark)
@@ -163,38 +163,40 @@ class Stage:
         with run_command.make_context("run", [*self.options(), "--master", "local[2]", *options]) as context:
             return settings_of(context.params)
 
-    def drain(self, *options: str, here: Here | None = None) -> Here:
+    def drain(self, *options: str, view: DrainView | None = None) -> DrainView:
         """Check, plan, read and transact until drained, with `run`'s parts and this stage's reader; raise any error."""
-        return self._run_here(threading.Event(), options, here or Here())
+        return self._run_in_process(threading.Event(), options, view or DrainView())
 
-    def follow_here(self, stop: threading.Event, *options: str) -> Here:
+    def follow_in_process(self, stop: threading.Event, *options: str) -> DrainView:
         """Do the same without an end, until ``stop`` is set."""
-        return self._run_here(stop, [*options, "--follow"], Here())
+        return self._run_in_process(stop, [*options, "--follow"], DrainView())
 
-    def drain_alone(self, *options: str, here: Here | None = None, stop: threading.Event | None = None) -> Here:
+    def drain_locally(
+        self, *options: str, view: DrainView | None = None, stop: threading.Event | None = None
+    ) -> DrainView:
         """Drain without Spark, with any reader: in one lane, with the decisions made in the caller's thread."""
-        here = here or Here()
+        view = view or DrainView()
         reader = ["--reader", self.reader] if self.reader else []
         preflight = running.check(self.settings("--master", "none", "--lanes", "1", *reader, *options))
-        shared = running.create_context(preflight, stop or threading.Event(), here.progress, here)
+        shared = running.create_context(preflight, stop or threading.Event(), view.progress, view)
         runner, workers = running.create_workers(preflight, shared)
         try:
             for worker in workers:
                 worker.run()
         finally:
             runner.close()
-        return here
+        return view
 
-    def _run_here(self, stop: threading.Event, options: Sequence[str], here: Here) -> Here:
+    def _run_in_process(self, stop: threading.Event, options: Sequence[str], view: DrainView) -> DrainView:
         if self.reader != CONNECTOR:
-            return self.drain_alone(*options, here=here, stop=stop)
+            return self.drain_locally(*options, view=view, stop=stop)
         preflight = running.check(self.settings("--reader", CONNECTOR, *options))
-        engine = SparkEngine(spark_here(), preflight.settings.spark, patience_s=60)
-        shared = running.create_context(preflight, stop, here.progress, here)
+        engine = SparkEngine(shared_spark(), preflight.settings.spark, patience_s=60)
+        shared = running.create_context(preflight, stop, view.progress, view)
         shipped = for_executors(transformation(preflight.settings), pickled)
         lanes = [MicroBatchLane(shared, engine, index, shipped) for index in range(preflight.settings.lanes)]
         running.run_loops(shared, engine, lanes)
-        return here
+        return view
 
     # Topics and records.
 
@@ -226,7 +228,7 @@ class Stage:
 
     def records(self, topic: str, isolation: str = READ_COMMITTED) -> list[LogRecord]:
         committed_only = isolation == READ_COMMITTED
-        if committed_only and self.waiting(topic):
+        if committed_only and self.unstable_offsets(topic):
             markers_written(self.connection, topic)
         ends = {p: (log.first, log.last_stable if committed_only else log.end) for p, log in self.logs(topic).items()}
         return [record for batch in scan(self.connection, topic, ends, isolation) for record in batch]
@@ -253,7 +255,7 @@ class Stage:
     def outputs(self) -> int:
         return len(self.records(self.names.output))
 
-    def waiting(self, topic: str | None = None) -> int:
+    def unstable_offsets(self, topic: str | None = None) -> int:
         """Count the offsets after the last stable offset (of the output), a cheap test for open transactions."""
         return sum(log.end - log.last_stable for log in self.logs(topic or self.names.output).values())
 
@@ -279,7 +281,7 @@ class Stage:
         assert self.open_transactions() == []
         assert self.open_transactions(self.names.dead_letter) == []
         assert self.drained()
-        self.nobody_left()
+        self.no_process_left()
         return report
 
     def crash_and_heal(self, *options: str, orders: int = 300, seconds: float = 120.0) -> None:
@@ -294,7 +296,7 @@ class Stage:
         assert healed.code == 0, healed.text
         self.proven(inputs=orders, outputs=orders)
 
-    def nobody_left(self, seconds: float = _LEAVE_S) -> None:
+    def no_process_left(self, seconds: float = _LEAVE_S) -> None:
         """Assert that all processes started by this stage are gone, JVMs and workers included."""
         deadline = Deadline(seconds)
         while (remaining := dict(self._left())) and not deadline.expired():
@@ -323,7 +325,7 @@ def quick_jvms() -> dict[str, str]:
 
 
 __all__ = [
-    "CONNECTOR", "DIRECT", "MARK", "PARTITIONS", "READERS", "READ_UNCOMMITTED", "ROOT", "Broker", "Here",
-    "Names", "Ran", "Running", "Stage", "Status", "quick_jvms", "spark_here",
+    "CONNECTOR", "DIRECT", "MARK", "PARTITIONS", "READERS", "READ_UNCOMMITTED", "ROOT", "Broker", "DrainView",
+    "Names", "Ran", "Running", "Stage", "Status", "quick_jvms", "shared_spark",
     "until",
 ]  # fmt: skip

@@ -26,8 +26,8 @@ class Probed:
         addresses: list[str] = []
 
         def announced() -> bool:
-            addresses[:] = re.findall(r"probes at (http://\S+)", self.program.told())
-            assert self.program.alive(), self.program.told()
+            addresses[:] = re.findall(r"probes at (http://\S+)", self.program.output())
+            assert self.program.alive(), self.program.output()
             return bool(addresses)
 
         until(announced, "probes are announced")
@@ -62,7 +62,7 @@ class Probed:
         try:
             until(holds, what, seconds)
         except AssertionError as error:
-            raise AssertionError(f"{error}; last told: {seen[-1]}") from None
+            raise AssertionError(f"{error}; last seen: {seen[-1]}") from None
         return seen[-1]
 
     def ends(self) -> None:

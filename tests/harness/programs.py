@@ -107,19 +107,19 @@ class Running:
                     return found[times - 1]
                 if self._ended or deadline.expired():
                     why = "the program ended" if self._ended else f"{seconds:g} s are over"
-                    raise AssertionError(f"{why}, and the line did not come:\n{self.told()}")
+                    raise AssertionError(f"{why}, and the line did not come:\n{self.output()}")
                 self._news.wait(deadline.remaining_s())
 
     def await_cycle(self, *, seconds: float = 120.0, times: int = 1) -> str:
         """Wait for the first cycle's line: Spark is up and transactions are running."""
         return self.await_line(lambda line: '"event":"cycle"' in line, seconds=seconds, times=times)
 
-    def heard(self, wanted: re.Pattern[str]) -> bool:
+    def has_printed(self, wanted: re.Pattern[str]) -> bool:
         """Return whether a line so far matches."""
         with self._news:
             return any(wanted.search(line) for line in self._lines)
 
-    def told(self) -> str:
+    def output(self) -> str:
         """Return all output so far."""
         return "".join(self._lines) + self._errors()
 
@@ -128,7 +128,7 @@ class Running:
         output = os.pread(self._err.fileno(), os.fstat(self._err.fileno()).st_size, 0)
         return output.decode(errors="replace")
 
-    def family(self) -> list[psutil.Process]:
+    def process_tree(self) -> list[psutil.Process]:
         """Return the process and all its descendants: the driver's JVM, executors, Python workers."""
         try:
             head = psutil.Process(self.pid)
@@ -136,23 +136,23 @@ class Running:
         except psutil.NoSuchProcess:
             return []
 
-    def members(self, word: str) -> list[psutil.Process]:
-        """Return the family members with that word in their command line; those that are just ending are left out."""
+    def processes_with(self, word: str) -> list[psutil.Process]:
+        """Return the processes with that word in their command line; those that are just ending are left out."""
         found = []
-        for member in self.family():
+        for member in self.process_tree():
             with contextlib.suppress(psutil.Error):
                 if word in " ".join(member.cmdline()):
                     found.append(member)
         return found
 
-    def kill_family(self) -> None:
-        """Send SIGKILL to every family member, the root first, as in a power failure."""
-        for member in self.family():
+    def kill_tree(self) -> None:
+        """Send SIGKILL to every process of the tree, the root first, as in a power failure."""
+        for member in self.process_tree():
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.kill()
 
-    def signal_family(self, number: signal.Signals) -> None:
-        for member in self.family():
+    def signal_tree(self, number: signal.Signals) -> None:
+        for member in self.process_tree():
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.send_signal(number)
 
@@ -173,7 +173,7 @@ class Running:
         try:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"no end within {seconds:g} s; it said:\n{self.told()}") from None
+            raise AssertionError(f"no end within {seconds:g} s; it said:\n{self.output()}") from None
         took = self.seconds
         self._reader.join(10)
         return Ran(code, "".join(self._lines), self._errors(), took)
@@ -182,7 +182,7 @@ class Running:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.kill_family()
+        self.kill_tree()
         self._process.wait(10)
         self._reader.join(10)
         if self._process.stdout is not None:

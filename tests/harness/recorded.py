@@ -36,7 +36,7 @@ class Clock:
 
 
 @dataclass
-class Scene:
+class TimedRecorder:
     clock: Clock = field(default_factory=Clock)
 
     def __post_init__(self) -> None:

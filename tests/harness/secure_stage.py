@@ -60,12 +60,12 @@ class SecureStage(Stage):
     def start(self, command: Sequence[str], user: str | None = None) -> Running:
         return Running(command, {**environment(self.names.stem), CLIENT_CONFIG: str(self._config(user or self.user))})
 
-    def here(self, program: click.Command, *words: str, user: str) -> tuple[int, str]:
+    def run_as(self, program: click.Command, *words: str, user: str) -> tuple[int, str]:
         """Run a program in this process as ``user``; return its exit code and all its output."""
         output = io.StringIO()
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
-            with self.acting(user), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            with self.acting_as(user), contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 code = exit_code_of(program, program.name or "", list(words))
         finally:  # a run installs its own handlers for these two
             for number, handler in handlers.items():
@@ -73,12 +73,12 @@ class SecureStage(Stage):
         return code, output.getvalue()
 
     @contextmanager
-    def acting(self, user: str) -> Iterator[None]:
+    def acting_as(self, user: str) -> Iterator[None]:
         """Within the block, programs of this process run as ``user``."""
         with patch.dict(os.environ, {CLIENT_CONFIG: str(self._config(user))}):
             yield
 
-    def named(self, right: Right, user: str, output: str) -> None:
+    def assert_named(self, right: Right, user: str, output: str) -> None:
         """Assert that a program names what it lacks: operation, resource, user, and where to look or what to type."""
         assert right.seen in output, output
         assert f"User:{user}" in output, output
@@ -97,7 +97,7 @@ QUICK = ("--patience", "1", "--poll-interval", "0.02", "--transaction-timeout", 
 
 
 @dataclass(frozen=True)
-class Ground:
+class SecurePrograms:
     """The stage of one test, and what its programs need besides Kafka."""
 
     stage: SecureStage
@@ -127,9 +127,11 @@ class Ground:
         make_topics(self.stage.connection, *(getattr(self.stage.names, role) for role in roles), partitions=PARTITIONS)
 
     def run(self, *more: str) -> tuple[int, str]:
-        return self.stage.here(pipeline, "run", *self.stage.options(), "--master", "none", *QUICK, *more, user=PIPELINE)
+        return self.stage.run_as(
+            pipeline, "run", *self.stage.options(), "--master", "none", *QUICK, *more, user=PIPELINE
+        )
 
     def consume(self, command: str, *more: str) -> tuple[int, str]:
         mine = ("--topic", self.stage.names.output, "--group", self.stage.names.group)
         static = ("--partitions", "0,1", "--patience-s", "1") if command != "totals" else ()
-        return self.stage.here(downstream, command, *self.where, *mine, *static, *more, user=DOWNSTREAM)
+        return self.stage.run_as(downstream, command, *self.where, *mine, *static, *more, user=DOWNSTREAM)

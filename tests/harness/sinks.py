@@ -21,7 +21,7 @@ from brew.kafka.committed_offset import locator
 from brew.names import SINK_BATCH, SINK_NAME
 from brew.offsets import Committed
 
-from .pipeline import Stage, spark_here
+from .pipeline import Stage, shared_spark
 from .transactions import STEP_S, make_topics
 from .waiting import until
 
@@ -31,7 +31,7 @@ WORDS = ("ale", "bock", "porter", "stout")
 
 def session() -> SparkSession:
     """Return a new session on the test process's Spark; two shuffle partitions, one per processor."""
-    spark = spark_here().newSession()
+    spark = shared_spark().newSession()
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     return spark
 

@@ -59,7 +59,7 @@ class CrashOnce:
 
 
 @dataclass
-class Shop:
+class TotalsStage:
     """The enriched orders of one test, the totals program in this process, and the expected results."""
 
     stage: Stage
@@ -72,7 +72,7 @@ class Shop:
             self.stage.connection, names.group, names.output, names.topic("totals"), timeout_s=10, max_offsets=40
         )
 
-    def sell(self, count: int) -> None:
+    def write_orders(self, count: int) -> None:
         """Write orders of nine customers and three tiers, each customer's in both partitions."""
         first = len(self.orders)
         records = []
@@ -99,7 +99,7 @@ class Shop:
             self.count(crash)
         assert crash.happened
 
-    def wanted(self) -> dict[str, tuple[int, Fraction, Fraction]]:
+    def expected(self) -> dict[str, tuple[int, Fraction, Fraction]]:
         found: dict[str, tuple[int, Fraction, Fraction]] = {}
         for customer, tier, cents in self.orders:
             for key in (f"customer/{customer}", f"tier/{tier}"):
@@ -111,13 +111,13 @@ class Shop:
         """Return the latest result of each key that is visible to a `read_committed` reader."""
         found = {}
         for record in self.stage.records(self.settings.output):
-            told = json.loads(record.value() or b"")
-            amounts = Fraction(told["sum_cents"]), Fraction(told["discount_cents"])
-            assert (record.key() or b"").decode() == f"{told['kind']}/{told['id']}"
-            found[f"{told['kind']}/{told['id']}"] = (told["orders"], *amounts)
+            totals = json.loads(record.value() or b"")
+            amounts = Fraction(totals["sum_cents"]), Fraction(totals["discount_cents"])
+            assert (record.key() or b"").decode() == f"{totals['kind']}/{totals['id']}"
+            found[f"{totals['kind']}/{totals['id']}"] = (totals["orders"], *amounts)
         return found
 
-    def compared(self) -> tuple[int, dict[str, Any]]:
+    def recompute(self) -> tuple[int, dict[str, Any]]:
         """Run `downstream totals --recompute --json`; return exit code and report."""
         settings = self.settings
         words = ["--bootstrap", settings.connection.bootstrap, "--topic", settings.input, "--output", settings.output]
@@ -125,14 +125,14 @@ class Shop:
         code, stdout, stderr = call_program(downstream, "downstream", "totals", *words)
         return code, json.loads(stdout) if stdout else {"said": stderr}
 
-    def mistakes(self) -> dict[str, Any]:
+    def deviations(self) -> dict[str, Any]:
         """Return the deviations in results, in the program's own comparison, and in open transactions."""
-        wanted, found = self.wanted(), self.results()
-        code, report = self.compared()
+        expected, found = self.expected(), self.results()
+        code, report = self.recompute()
         summary = (code, report.get("equal"), report.get("orders"), report.get("pending_deltas"))
         topics = (self.settings.deltas, self.settings.changelog, self.settings.output)
         seen = {
-            "results": {key: found.get(key) for key in found | wanted if found.get(key) != wanted.get(key)},
+            "results": {key: found.get(key) for key in found | expected if found.get(key) != expected.get(key)},
             "comparison": {} if summary == (0, True, len(self.orders), 0) else {"exit": code, **report},
             "open": [one for topic in topics for one in self.stage.open_transactions(topic)],
         }

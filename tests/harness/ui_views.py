@@ -28,12 +28,12 @@ TAIL = 100
 EVERY_S, PATIENCE_S = 1.0, 5.0
 
 
-def look(partition: int, position: int, stable: int, end: int | None = None, **more: Any) -> PartitionSnapshot:
+def snapshot(partition: int, position: int, stable: int, end: int | None = None, **more: Any) -> PartitionSnapshot:
     log = LogOffsets(0, stable, stable if end is None else end)
     return PartitionSnapshot(partition, log, Committed(position, ""), Remaining(max(0, stable - position)), **more)
 
 
-def holder(partition: int, name: str = "billing-7") -> tuple[OpenTransaction, ...]:
+def open_transaction(partition: int, name: str = "billing-7") -> tuple[OpenTransaction, ...]:
     return (OpenTransaction(partition, 3, 0, 10, name, 34.0),)
 
 
@@ -83,7 +83,7 @@ def statuses(value: Status, *, name: str = "http://h:3000/status", at_s: float =
     return PollResult(name, EVERY_S, PATIENCE_S, value, at_s, at_s - 50)
 
 
-def seen(answers: PollResults, memory: ViewHistory | None = None, now_s: float = 100.2) -> View:
+def view_of(answers: PollResults, memory: ViewHistory | None = None, now_s: float = 100.2) -> View:
     return build_view(NAMES, answers, memory or ViewHistory(), now_s, T0, TAIL)
 
 
@@ -93,9 +93,9 @@ def moving(*, count: int = 8, partitions: int = 1, each: int = 50, **more: Any) 
     answers = PollResults(flow(), tails())
     for at in range(count):
         at_s = 100.0 - (count - 1 - at)
-        snapshots = (look(p, 1000 + each * at, 5000, own=own(p)) for p in range(partitions))
+        snapshots = (snapshot(p, 1000 + each * at, 5000, own=own(p)) for p in range(partitions))
         answers = PollResults(flow(*snapshots, at_s=at_s), tails(*(strip(p) for p in range(partitions))), **more)
-        seen(answers, memory, at_s)
+        view_of(answers, memory, at_s)
     return answers, memory
 
 

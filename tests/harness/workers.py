@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# The tests of a group run in one worker: its Spark (`harness.pipeline.spark_here`), databases and second broker start
+# The tests of a group run in one worker: its Spark (`harness.pipeline.shared_spark`), databases and second broker start
 # once, its wheel is built once; and each `sandbox up` removes the networks that another test leaves behind on purpose.
 GROUPS = {
     "spark": (

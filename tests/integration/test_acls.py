@@ -33,14 +33,14 @@ def stage(secure: Secure, names: Names) -> Iterator[SecureStage]:
     stage = SecureStage(secure.broker, names, secure)
     stage.create(PARTITIONS, output=PARTITIONS, dead_letter=PARTITIONS)
     stage.grant_all()
-    with stage.acting("admin"):
+    with stage.acting_as("admin"):
         stage.seed(ORDERS, "--bad-every", "5")
     yield stage
-    stage.nobody_left()
+    stage.no_process_left()
 
 
 def _run(stage: SecureStage, *options: str, user: str = PIPELINE) -> tuple[int, str]:
-    return stage.here(pipeline, "run", *stage.options(), "--master", "none", *QUICK, *options, user=user)
+    return stage.run_as(pipeline, "run", *stage.options(), "--master", "none", *QUICK, *options, user=user)
 
 
 def _visible(stage: SecureStage) -> int:
@@ -53,7 +53,7 @@ def _refused_without(stage: SecureStage, right: Right, *options: str) -> None:
     assert stage.secure.revoke(PIPELINE, right) == 1
     code, output = _run(stage, *options)
     assert code == ExitCode.REFUSED, output
-    stage.named(right, PIPELINE, output)
+    stage.assert_named(right, PIPELINE, output)
     assert _visible(stage) == before
     stage.nothing_open()
     stage.nothing_open(stage.names.dead_letter)
@@ -133,11 +133,11 @@ def test_readers_without_their_right_name_it(stage: SecureStage) -> None:
     for user, (program, *words) in programs.items():
         for right in stage.rights(user):
             assert stage.secure.revoke(user, right) == 1
-            code, output = stage.here(program, *words, user=user)
+            code, output = stage.run_as(program, *words, user=user)
             assert code == ExitCode.REFUSED, output
-            stage.named(right, user, output)
+            stage.assert_named(right, user, output)
             stage.secure.grant(user, right)
-        code, output = stage.here(program, *words, user=user)
+        code, output = stage.run_as(program, *words, user=user)
         assert code == ExitCode.DONE, output
 
 
@@ -152,11 +152,11 @@ def test_preflight_tells_of_the_transactional_ids_too(stage: SecureStage) -> Non
     right = next(right for right in stage.rights(PIPELINE) if right.kind is Kind.TRANSACTIONAL_ID)
     words = ("preflight", *stage.options(), "--master", "none")
     stage.secure.revoke(PIPELINE, right)
-    code, output = stage.here(pipeline, *words, user=PIPELINE)
+    code, output = stage.run_as(pipeline, *words, user=PIPELINE)
     assert code == ExitCode.REFUSED, output
     assert "transactional-id-access" in output
     stage.secure.grant(PIPELINE, right)
-    code, output = stage.here(pipeline, *words, user=PIPELINE)
+    code, output = stage.run_as(pipeline, *words, user=PIPELINE)
     assert code == ExitCode.DONE, output
 
 
@@ -172,7 +172,7 @@ def test_commits_are_checked_where_kafkas_own_log_may_be_read(stage: SecureStage
     describe = replace(read, operation=Operation.DESCRIBE)
 
     def lacks_commits(*options: str, code: int = ExitCode.DONE) -> bool:
-        exit_code, output = stage.here(proof, "verify", *stage.options(), "--json", *options, user=PROOF)
+        exit_code, output = stage.run_as(proof, "verify", *stage.options(), "--json", *options, user=PROOF)
         assert exit_code == code, output
         report = json.loads(output)
         notes = [note for note in report["notes"] + report["doubts"] if read.seen in note]

@@ -11,7 +11,7 @@ import pytest
 from harness.names import Names
 from harness.programs import until
 from harness.secure import Secure
-from harness.secure_stage import DOWNSTREAM, OPERATOR, PARTITIONS, PIPELINE, PROOF, QUICK, Ground, SecureStage
+from harness.secure_stage import DOWNSTREAM, OPERATOR, PARTITIONS, PIPELINE, PROOF, QUICK, SecurePrograms, SecureStage
 from harness.transactions import make_topics
 
 from brew import acl
@@ -31,63 +31,63 @@ ORDERS = 8
 _HEARTBEAT_S = "0.3"
 
 
-def _create_output_topics(resources: Ground) -> None:
+def _create_output_topics(resources: SecurePrograms) -> None:
     resources.make("output", "dead_letter")
 
 
-def _create_profiles(resources: Ground) -> None:
+def _create_profiles(resources: SecurePrograms) -> None:
     _create_output_topics(resources)
     name = resources.place.profiles
     make_topics(resources.stage.connection, name, config={CLEANUP_POLICY: "compact"})
     resources.stage.produce(name, (0, b"c-00001", profile("c-00001", "gold")))
 
 
-def _create_outputs(resources: Ground) -> None:
+def _create_outputs(resources: SecurePrograms) -> None:
     """Enriched orders, for who reads them."""
     resources.make("output", "dead_letter")
     code, output = resources.run()
     assert code == ExitCode.DONE, output
 
 
-def _run_as_admin(resources: Ground) -> None:
+def _run_as_admin(resources: SecurePrograms) -> None:
     resources.make("output")
-    code, output = resources.stage.here(
+    code, output = resources.stage.run_as(
         pipeline, "run", *resources.stage.options(), "--master", "none", *QUICK, user="admin"
     )
     assert code == ExitCode.DONE, output
 
 
-def _run_with_profiles(resources: Ground) -> tuple[int, str]:
+def _run_with_profiles(resources: SecurePrograms) -> tuple[int, str]:
     return resources.run("--tiers", "profiles", "--profiles-topic", resources.place.profiles)
 
 
-def _call(resources: Ground, *more: str) -> tuple[int, str]:
+def _call(resources: SecurePrograms, *more: str) -> tuple[int, str]:
     """Nobody takes anything, so that dead letters are written."""
     words = ("--url", resources.sink.url, "--attempts", "1", "--dead-letter", resources.stage.names.dead_letter)
     return resources.consume("call", *words, *more)
 
 
-def _totals(resources: Ground) -> tuple[int, str]:
+def _totals(resources: SecurePrograms) -> tuple[int, str]:
     words = ("--output", resources.place.totals, "--store", "memory", "--transaction-timeout", "5")
     code, output = resources.consume("totals", *words)
     return (code, output) if code != ExitCode.DONE else resources.consume("totals", *words, "--recompute")
 
 
-def _receive(resources: Ground) -> tuple[int, str]:
+def _receive(resources: SecurePrograms) -> tuple[int, str]:
     return resources.consume("receive", "--store", "redis-script", "--redis", resources.redis.url)
 
 
-def _replay(resources: Ground) -> tuple[int, str]:
+def _replay(resources: SecurePrograms) -> tuple[int, str]:
     names = resources.stage.names
     words = ("--input", names.input, "--dead-letter", names.dead_letter, "--group", names.group)
-    return resources.stage.here(pipeline, "dlq", "replay", *resources.where, *words, user=OPERATOR)
+    return resources.stage.run_as(pipeline, "dlq", "replay", *resources.where, *words, user=OPERATOR)
 
 
-def _run_shared(resources: Ground, *more: str) -> tuple[int, str]:
+def _run_shared(resources: SecurePrograms, *more: str) -> tuple[int, str]:
     return resources.run("--share", "--claims", resources.place.claims, "--claim-interval", _HEARTBEAT_S, *more)
 
 
-def _receive_by_claims(resources: Ground) -> tuple[int, str]:
+def _receive_by_claims(resources: SecurePrograms) -> tuple[int, str]:
     words = ("--ownership", "claims", "--claims", resources.place.claims, "--heartbeat-interval-s", _HEARTBEAT_S)
     input_options = (
         "--topic",
@@ -98,14 +98,14 @@ def _receive_by_claims(resources: Ground) -> tuple[int, str]:
         "1",
     )
     store = ("--store", "redis-script", "--redis", resources.redis.url)
-    return resources.stage.here(
+    return resources.stage.run_as(
         downstream, "receive", *resources.where, *input_options, *store, *words, user=DOWNSTREAM
     )
 
 
-def _count(resources: Ground) -> tuple[int, str]:
+def _count(resources: SecurePrograms) -> tuple[int, str]:
     words = ("count", *resources.where, "--topic", resources.stage.names.output)
-    return resources.stage.here(downstream, *words, user=DOWNSTREAM)
+    return resources.stage.run_as(downstream, *words, user=DOWNSTREAM)
 
 
 @dataclass(frozen=True)
@@ -113,13 +113,13 @@ class Case:
     """``served_too``: other purposes that the command serves, too."""
 
     user: str
-    prepare: Callable[[Ground], None]
+    prepare: Callable[[SecurePrograms], None]
     command: Callable[..., tuple[int, str]]
     served_too: Sequence[Purpose] = ()
 
 
 CASES = {
-    Purpose.MAKE: Case(PIPELINE, lambda _: None, Ground.run),
+    Purpose.MAKE: Case(PIPELINE, lambda _: None, SecurePrograms.run),
     Purpose.PROFILES: Case(PIPELINE, _create_profiles, _run_with_profiles),
     Purpose.SHARE: Case(PIPELINE, _create_output_topics, _run_shared),
     Purpose.OWNERSHIP: Case(DOWNSTREAM, _create_outputs, _receive_by_claims, [Purpose.RECEIVE]),
@@ -138,23 +138,23 @@ REFUSED_LATE = (Purpose.SHARE, 3)
 @pytest.fixture
 def resources(
     secure: Secure, names: Names, redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Ground]:
+) -> Iterator[SecurePrograms]:
     """The input alone, with good orders and bad ones."""
     monkeypatch.setattr("downstream.totals.run._DENIED_S", 0.5)
     stage = SecureStage(secure.broker, names, secure)
     stage.create(PARTITIONS)
-    with stage.acting("admin"):
+    with stage.acting_as("admin"):
         stage.seed(ORDERS, "--bad-every", "4")
     with DemoServer(fail_every=1) as sink:
         sink.serving()
-        resources = Ground(stage, sink, redis, tmp_path)
+        resources = SecurePrograms(stage, sink, redis, tmp_path)
         # Of the sandbox's own making; it would let `brew-scan` in.
         secure.revoke(DOWNSTREAM, *(right for right in acl.rights_of(DOWNSTREAM) if right.prefix))
         for user in acl.USERS:
             secure.grant(user, *acl.rights_of(user, resources.place))
         yield resources
         sink.shutdown()
-    stage.nobody_left()
+    stage.no_process_left()
 
 
 ROWS = [
@@ -168,7 +168,7 @@ ROWS = [
     ("purpose", "index"), ROWS, ids=lambda value: value.name.lower() if isinstance(value, Purpose) else str(value)
 )
 def test_a_right_that_is_missing_is_named_and_nothing_comes_out(
-    resources: Ground, purpose: Purpose, index: int
+    resources: SecurePrograms, purpose: Purpose, index: int
 ) -> None:
     """All but one; with all of them the work is done."""
     case, secure = CASES[purpose], resources.stage.secure
@@ -180,7 +180,7 @@ def test_a_right_that_is_missing_is_named_and_nothing_comes_out(
     late = (purpose, index) == REFUSED_LATE
     code, output = case.command(resources, *(["--follow"] if late else []))
     assert code == ExitCode.REFUSED, output
-    resources.stage.named(rights[index], case.user, output)
+    resources.stage.assert_named(rights[index], case.user, output)
     assert late or _visible_records(resources) == before
     if index == len(rights) - 1:  # to see it once is enough
         secure.grant(case.user, rights[index])
@@ -188,7 +188,7 @@ def test_a_right_that_is_missing_is_named_and_nothing_comes_out(
         assert code == ExitCode.DONE, output
 
 
-def _visible_records(resources: Ground) -> int:
+def _visible_records(resources: SecurePrograms) -> int:
     """Records that readers of the test's topics may see; totals, which are compared afterwards, are out by then."""
     stage, names = resources.stage, resources.stage.names
     possible = [names.input, names.output, names.dead_letter, f"{names.dead_letter}.replayed"]
@@ -220,20 +220,20 @@ MORE_OPTIONS = {
 }
 
 
-def _inspect(resources: Ground, command: str, *more: str) -> tuple[int, str]:
+def _inspect(resources: SecurePrograms, command: str, *more: str) -> tuple[int, str]:
     return _run_as_operator(
         resources, command, *(word.format(resources) for word in MORE_OPTIONS.get(command, ())), *more
     )
 
 
-def _run_as_operator(resources: Ground, command: str, *more: str) -> tuple[int, str]:
+def _run_as_operator(resources: SecurePrograms, command: str, *more: str) -> tuple[int, str]:
     options = resources.stage.options()
     pairs = dict(zip(options[::2], options[1::2], strict=True))
     words = [word for name in ("--bootstrap", *COMMANDS[command]) for word in (name, pairs[name])]
-    return resources.stage.here(pipeline, *command.split(), *words, *more, user=OPERATOR)
+    return resources.stage.run_as(pipeline, *command.split(), *words, *more, user=OPERATOR)
 
 
-def test_an_operator_without_one_right_is_told_its_name(resources: Ground) -> None:
+def test_an_operator_without_one_right_is_told_its_name(resources: SecurePrograms) -> None:
     """With the rights of the page every look is given; without one, who needs it names it, and the others go on."""
     _create_outputs(resources)
     refusals = dict.fromkeys(COMMANDS, 0)
@@ -246,17 +246,17 @@ def test_an_operator_without_one_right_is_told_its_name(resources: Ground) -> No
         for command in refused:
             code, output = results[command]
             assert code == ExitCode.REFUSED, output
-            resources.stage.named(right, OPERATOR, output)
+            resources.stage.assert_named(right, OPERATOR, output)
             refusals[command] += 1
     assert refusals["top"] == 0, "it shows what it can, and says what it can't"
     assert {command: _inspect(resources, command)[0] for command in COMMANDS} == dict.fromkeys(COMMANDS, ExitCode.DONE)
 
 
-def test_who_holds_back_the_input_is_named_to_whoever_may_know(resources: Ground) -> None:
+def test_who_holds_back_the_input_is_named_to_whoever_may_know(resources: SecurePrograms) -> None:
     """A run that waits says what it needs to be told the name; with the right it tells it. Both end alike."""
     stage, secure = resources.stage, resources.stage.secure
     resources.make("output", "dead_letter")
-    with stage.acting("admin"):
+    with stage.acting_as("admin"):
         stage.seed(ORDERS, "--leave-open")
     [right] = acl.extra_rights(PIPELINE, [Purpose.UPSTREAM], resources.place)
     secure.revoke(PIPELINE, right, *acl.extra_rights(PIPELINE, [Purpose.UPSTREAM]))
@@ -273,7 +273,7 @@ def test_who_holds_back_the_input_is_named_to_whoever_may_know(resources: Ground
     assert transactional_id in output
 
 
-def test_what_only_tells_more_is_missed_by_name_and_an_abort_takes_a_right(resources: Ground) -> None:
+def test_what_only_tells_more_is_missed_by_name_and_an_abort_takes_a_right(resources: SecurePrograms) -> None:
     """An open transaction's name, and the group's commits; then who may look may not end it."""
     stage, secure = resources.stage, resources.stage.secure
     resources.make("output", "dead_letter")
@@ -291,7 +291,7 @@ def test_what_only_tells_more_is_missed_by_name_and_an_abort_takes_a_right(resou
     for rows in extra.values():
         secure.revoke(OPERATOR, *rows)
     assert "TransactionalIdAuthorizationFailed" in json.loads(_inspect(resources, "lag", "--json")[1])["unavailable"]
-    assert "Describe on its transactional id" in stage.here(pipeline, *doctor, "--json", user=OPERATOR)[1]
+    assert "Describe on its transactional id" in stage.run_as(pipeline, *doctor, "--json", user=OPERATOR)[1]
     unavailable = json.loads(_run_as_operator(resources, *explain)[1])["unavailable"]
     assert any("__consumer_offsets" in reason for reason in unavailable)
 
@@ -302,12 +302,12 @@ def test_what_only_tells_more_is_missed_by_name_and_an_abort_takes_a_right(resou
     [transactional_id, *_] = [open_.transactional_id for open_ in stage.open_transactions()]
     abort = (*doctor, "--abort", "--transaction", str(transactional_id), "--yes", "--json")
     before = len(stage.open_transactions())
-    code, output = stage.here(pipeline, *abort, user=OPERATOR)
+    code, output = stage.run_as(pipeline, *abort, user=OPERATOR)
     assert code == ExitCode.REFUSED, output
-    stage.named(extra[Purpose.ABORT][0], OPERATOR, output)
+    stage.assert_named(extra[Purpose.ABORT][0], OPERATOR, output)
     assert len(stage.open_transactions()) == before
     secure.grant(OPERATOR, *extra[Purpose.ABORT])
-    stage.here(pipeline, *abort, user=OPERATOR)
+    stage.run_as(pipeline, *abort, user=OPERATOR)
     until(lambda: transactional_id not in {open_.transactional_id for open_ in stage.open_transactions()}, "its end")
     code, output = resources.run()
     assert code == ExitCode.DONE, output

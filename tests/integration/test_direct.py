@@ -94,7 +94,7 @@ def test_a_sigkill_at_every_crash_point_heals(stage: Stage, tmp_path: Path) -> N
         assert Step.FENCE in done, "it came to a transaction"
         if point is not CrashPoint.COMMIT_IN_FLIGHT:  # there the answer may come before the kill
             assert (Step.COMMIT in done) == (point in COMMITTED), point
-        stage.drain_alone()
+        stage.drain_locally()
     stage.proven(inputs=20 * len(CrashPoint), outputs=20 * len(CrashPoint))
 
 
@@ -149,7 +149,7 @@ def test_blocked_partitions_stop_no_other_and_are_finished_when_their_transactio
         upstream.commit_transaction(20)
         ran = program.wait(60)
     assert ran.code == 0, ran.text
-    stage.drain_alone()  # over the markers that came after the goals
+    stage.drain_locally()  # over the markers that came after the goals
     stage.proven(inputs=10 * (blocked + 1) + blocked, outputs=10 * (blocked + 1) + blocked)
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from harness.operate import asked, pipeline, words
+from harness.operate import command_line, json_of, pipeline
 from harness.pipeline import Stage
 from harness.programs import Ran
 from harness.transactions import make_topics
@@ -39,13 +39,13 @@ def create_dead_letters(stage: Stage, good: int = 20) -> None:
         (1, b"silver-1", b"\xff\x00\x1b[31m"),
         (1, b"silver-2", None),
     )
-    stage.drain_alone()
+    stage.drain_locally()
     markers_written(stage.connection, stage.names.dead_letter)
 
 
 def dlq(stage: Stage, command: str, *more: str) -> Any:
     """The JSON document of one command that ended with 0."""
-    return asked(stage, f"dlq {command}", *more)
+    return json_of(stage, f"dlq {command}", *more)
 
 
 def run_dlq(stage: Stage, command: str, *more: str) -> tuple[int, str]:
@@ -99,7 +99,7 @@ def test_a_replay_writes_each_back_once_and_the_proof_holds(stage: Stage) -> Non
     assert [(r.partition(), r.value()) for r in records] == [(0, b"broken" + GOOD)] * 2
     names = [[name for name, _ in r.headers() or []] for r in records]
     assert names == [["trace"], ["trace", REPLAYED_FROM, REPLAYED_COUNT, REPLAYED_TIMESTAMP]]
-    stage.drain_alone()
+    stage.drain_locally()
     stage.proven(inputs=28, outputs=20)
     assert dlq(stage, "list")["waiting"] == 4
     limited = dlq(stage, "replay", "--most-replays", "1")
@@ -115,7 +115,7 @@ def test_only_what_is_meant_is_written_back_and_repaired_on_the_way(stage: Stage
     create_dead_letters(stage)
     report = dlq(stage, "replay", "--reason", "not-json", "--partition", "0", "--edit", REPAIR)
     assert (report["replayed"], report["stays"]) == (1, {})
-    stage.drain_alone()
+    stage.drain_locally()
     stage.proven(inputs=25, outputs=21)
     failed = dlq(stage, "replay", "--reason", "no-value", "--edit", REPAIR)
     assert (failed["replayed"], failed["stays"]) == (0, {"edit-failed": 1})
@@ -129,7 +129,7 @@ def test_only_what_is_meant_is_written_back_and_repaired_on_the_way(stage: Stage
 
 
 def replay(stage: Stage, *more: str) -> Ran:
-    with stage.python("pipeline", *words(stage, "dlq replay"), *more) as program:
+    with stage.python("pipeline", *command_line(stage, "dlq replay"), *more) as program:
         return program.wait(60)
 
 
@@ -143,7 +143,7 @@ def test_a_replay_that_is_killed_and_run_again_writes_each_back_once(stage: Stag
         assert set(times_replayed(stage).values()) <= {1}
     assert replay(stage).code == 0
     assert sorted(times_replayed(stage).values()) == [1, 1, 1, 1]
-    stage.drain_alone()
+    stage.drain_locally()
     stage.proven(inputs=28, outputs=20)
 
 
@@ -176,7 +176,7 @@ def test_a_value_that_stayed_on_the_input_is_fetched_from_there(stage: Stage) ->
     make_topics(stage.connection, stage.names.dead_letter, config={topics.MAX_MESSAGE_BYTES: "10000"})
     large = b'{"customer_id":"c-1","note":"%s"}' % (b"x" * 20_000)
     stage.produce(stage.names.input, (0, b"gold-1", large), (0, b"gold-2", large))
-    stage.drain_alone("--max-record-bytes", "5000")
+    stage.drain_locally("--max-record-bytes", "5000")
     markers_written(stage.connection, stage.names.dead_letter)
     assert dlq(stage, "inspect", "0/0")["value_omitted"]
     assert dlq(stage, "replay", "--key", "gold-1")["replayed"] == 1
@@ -207,11 +207,11 @@ def test_too_many_rejected_stop_a_run_and_lose_nothing(stage: Stage, reader: str
     stage.seed(3000, "--bad-every", "2")
     small = ["--reader", reader, "--max-records-per-transaction", "700", "--transaction-bytes", "65536"]
     with pytest.raises(Refused, match=r"too-many-rejected: partition 0 .* --max-rejected is 0\.4"):
-        stage.drain_alone(*small, "--max-rejected", "0.4")
+        stage.drain_locally(*small, "--max-rejected", "0.4")
     position = stage.committed()[0]
     assert position is not None
     assert 1000 <= position < 3000
-    stage.drain_alone(*small)
+    stage.drain_locally(*small)
     stage.proven(inputs=3000, outputs=1500)
 
 
@@ -230,11 +230,11 @@ def test_a_run_that_reads_no_orders_at_all_stops_and_says_what_an_order_is(stage
     small = ("--max-records-per-transaction", "100", "--transaction-bytes", "4096")
     message = "all-rejected: the first .* they have no customer_id; an order looks like {"
     with pytest.raises(Refused, match=message):
-        stage.drain_alone("--reader", reader, *small)
+        stage.drain_locally("--reader", reader, *small)
     position = sum(position or 0 for position in stage.committed().values())
     assert 100 <= position < 2000
     assert dlq(stage, "list")["letters"] == position
-    stage.drain_alone("--reader", reader, "--max-rejected", "1")
+    stage.drain_locally("--reader", reader, "--max-rejected", "1")
     stage.proven(inputs=2000, outputs=0, dead_letters=2000)
 
 

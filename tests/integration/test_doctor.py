@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaException
 from harness.hanging import hang
-from harness.operate import asked, crash, pipeline, upstream, write
+from harness.operate import crash, json_of, pipeline, upstream, write
 from harness.pipeline import Stage
 from harness.waiting import markers_written
 
@@ -27,8 +27,8 @@ def test_doctor_ends_a_lingering_transaction_and_the_reader_goes_on(stage: Stage
     stage.seed(10)
     crash(stage)
     topic = ("--topic", stage.names.output)
-    assert asked(stage, "doctor", *topic)["sick"] == 0
-    (transaction,) = asked(stage, "doctor", *topic, "--older-than", "0", code=1)["transactions"]
+    assert json_of(stage, "doctor", *topic)["sick"] == 0
+    (transaction,) = json_of(stage, "doctor", *topic, "--older-than", "0", code=1)["transactions"]
     assert transaction["kind"] == "lingering"
     assert transaction["pipeline"] == {"group": stage.names.group, "input": stage.names.input, "partition": 0}
     assert transaction["holds"][0]["offsets_waiting"] == 10
@@ -40,11 +40,11 @@ def test_doctor_ends_a_lingering_transaction_and_the_reader_goes_on(stage: Stage
     code, text = pipeline(stage, "doctor", *topic, "--abort", "--yes", "--transaction", "nobody")
     assert (code, "--transaction is 'nobody': there is no such open transaction" in text) == (3, True)
     abort_all = ("--older-than", "0", "--abort", "--yes", "--all")
-    assert asked(stage, "doctor", *topic, "--group", "of.nobody", *abort_all)["transactions"] == []
-    after = asked(stage, "doctor", *topic, "--abort", "--yes", "--transaction", transaction["transactional_id"])
+    assert json_of(stage, "doctor", *topic, "--group", "of.nobody", *abort_all)["transactions"] == []
+    after = json_of(stage, "doctor", *topic, "--abort", "--yes", "--transaction", transaction["transactional_id"])
     assert (after["ended"], after["sick"]) == ([transaction["transactional_id"]], 0)
-    assert (stage.outputs(), stage.waiting()) == (1, 0)
-    stage.drain_alone()
+    assert (stage.outputs(), stage.unstable_offsets()) == (1, 0)
+    stage.drain_locally()
     assert stage.outputs() == 11
 
 
@@ -76,7 +76,7 @@ def test_doctor_ends_a_hanging_transaction_that_no_coordinator_knows(stage: Stag
     producer_id = hang(stage.connection, stage.names.output, stage.names.topic("late"))
     stage.produce(stage.names.output, (0, b"k", b"waits"))
     assert stage.outputs() == 1
-    (transaction,) = asked(stage, "doctor", *topic, code=1)["transactions"]
+    (transaction,) = json_of(stage, "doctor", *topic, code=1)["transactions"]
     assert (transaction["kind"], transaction["producer_id"]) == ("hanging", producer_id)
     assert "CompleteCommit" in transaction["why"]
     command = (
@@ -99,14 +99,14 @@ def test_doctor_lets_a_transaction_live_that_is_within_its_own_time_out(
     topic, abort_all = ("--topic", stage.names.input), ("--abort", "--all", "--yes")
     with upstream(stage, "up") as writer:
         write(stage, writer, 2)
-        report = asked(stage, "doctor", *topic, *abort_all, code=1)
+        report = json_of(stage, "doctor", *topic, *abort_all, code=1)
         assert (report["ended"], report["left"], report["sick"]) == ([], [stage.names.topic("up")], 1)
         code, text = pipeline(stage, "doctor", *topic, *abort_all)
         assert (code, "within its own timeout" in " ".join(text.split())) == (1, True)
         writer.commit_transaction(20)
     with upstream(stage, "up") as writer:
         write(stage, writer, 2)
-        report = asked(stage, "doctor", *topic, "--older-than", "0", *abort_all)
+        report = json_of(stage, "doctor", *topic, "--older-than", "0", *abort_all)
         assert (report["ended"], report["left"], report["sick"]) == ([stage.names.topic("up")], [], 0)
         with pytest.raises(KafkaException):
             writer.commit_transaction(20)
@@ -146,9 +146,9 @@ def test_doctor_tells_what_it_ended_and_what_it_could_not(stage: Stage, monkeypa
         write(stage, first_writer, 1)
         write(stage, second_writer, 1)
         options = ("--topic", stage.names.input, "--older-than", "0")
-        report = asked(stage, "doctor", *options, "--abort", "--all", "--yes", code=3)
+        report = json_of(stage, "doctor", *options, "--abort", "--all", "--yes", code=3)
         (failed,) = report["failed"]
         assert (report["ended"], failed["transaction"], report["sick"]) == ([second], first, 1)
         assert "docs/SECURITY.md" in failed["error"]
-        (remaining,) = asked(stage, "doctor", *options, code=1)["transactions"]
+        (remaining,) = json_of(stage, "doctor", *options, code=1)["transactions"]
         assert remaining["transactional_id"] == first

@@ -11,7 +11,7 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import Stage
 from harness.programs import until
-from harness.totals import PARTITIONS, CrashOnce, Shop, abandoned, fail
+from harness.totals import PARTITIONS, CrashOnce, TotalsStage, abandoned, fail
 
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Fatal, Refused
@@ -25,55 +25,55 @@ from downstream.totals.state_store import MemoryStore, StoreCheckpoint
 
 
 @pytest.fixture
-def shop(broker: Broker, names: Names) -> Iterator[Shop]:
-    shop = Shop(Stage(broker, names))
+def shop(broker: Broker, names: Names) -> Iterator[TotalsStage]:
+    shop = TotalsStage(Stage(broker, names))
     shop.stage.create(1, output=PARTITIONS)
-    shop.sell(60)
+    shop.write_orders(60)
     yield shop
     abandoned.clear()
 
 
-def test_totals_are_exact_and_go_on_where_they_stood(shop: Shop) -> None:
+def test_totals_are_exact_and_go_on_where_they_stood(shop: TotalsStage) -> None:
     """Customers whose orders lie in several partitions too; a second run adds what came since, after a restore."""
     result = shop.count()
     assert (result.orders, result.restored) == (60, 0)
-    assert shop.mistakes() == {}
-    shop.sell(30)
+    assert shop.deviations() == {}
+    shop.write_orders(30)
     result = shop.count()
     assert result.orders == 30
     assert result.restored > 0
-    assert shop.mistakes() == {}
+    assert shop.deviations() == {}
     assert shop.count().transactions == 0, "nothing to do, nothing written"
 
 
 @pytest.mark.parametrize("stage", ["orders", "deltas"])
-def test_no_crash_changes_a_total(shop: Shop, stage: str) -> None:
+def test_no_crash_changes_a_total(shop: TotalsStage, stage: str) -> None:
     """All seven crash points, one after the other, in either stage; each time the next process goes on."""
     for point in CrashPoint:
         topic = shop.settings.input if stage == "orders" else shop.settings.deltas
         shop.crashed(CrashOnce(point, topic))
-        shop.sell(10)
+        shop.write_orders(10)
     shop.count()
-    assert shop.mistakes() == {}
+    assert shop.deviations() == {}
 
 
-def test_an_abort_leaves_nothing_in_the_state(shop: Shop) -> None:
+def test_an_abort_leaves_nothing_in_the_state(shop: TotalsStage) -> None:
     """The same process with the same state goes on after a transaction that had to be aborted."""
     result = shop.count(CrashOnce(CrashPoint.AFTER_FLUSH, shop.settings.deltas, fail))
     assert result.failed == 1
-    assert shop.mistakes() == {}
+    assert shop.deviations() == {}
 
 
-def test_a_takeover_fences_the_older_process(shop: Shop) -> None:
+def test_a_takeover_fences_the_older_process(shop: TotalsStage) -> None:
     """The older one hangs before its commit, a newer one does its work; waking up, it may not commit."""
     for topic in (shop.settings.input, shop.settings.deltas):
         result = shop.count(CrashOnce(CrashPoint.AFTER_SEND_OFFSETS, topic, lambda _kafka: shop.count()))
         assert result.fenced > 0
-        assert shop.mistakes() == {}
-        shop.sell(20)
+        assert shop.deviations() == {}
+        shop.write_orders(20)
 
 
-def test_two_processes_at_once_count_nothing_twice(shop: Shop) -> None:
+def test_two_processes_at_once_count_nothing_twice(shop: TotalsStage) -> None:
     """They fence each other in turn, and each restores what the other wrote."""
     others = [threading.Thread(target=shop.count) for _ in range(2)]
     for other in others:
@@ -81,26 +81,26 @@ def test_two_processes_at_once_count_nothing_twice(shop: Shop) -> None:
     for other in others:
         other.join(60)
     shop.count()
-    assert shop.mistakes() == {}
+    assert shop.deviations() == {}
 
 
 # What is refused rather than guessed.
 
 
-def test_a_moved_offset_is_refused(shop: Shop) -> None:
+def test_a_moved_offset_is_refused(shop: TotalsStage) -> None:
     """By hand back to the start: the orders would be counted twice. The comparison refuses as well."""
     shop.count()
     set_offsets(shop.stage.connection, shop.stage.names.group, shop.settings.input, {0: 0}, Deadline(20))
     with pytest.raises(Refused, match="position-moved"):
         shop.count()
-    code, report = shop.compared()
+    code, report = shop.recompute()
     assert (code, "position-moved" in report["said"]) == (3, True)
 
 
-def test_a_changelog_that_lost_records_is_refused(shop: Shop) -> None:
+def test_a_changelog_that_lost_records_is_refused(shop: TotalsStage) -> None:
     """As when somebody gave it a retention: totals would begin at nothing again, unnoticed."""
     shop.count()
-    shop.sell(20)
+    shop.write_orders(20)
     shop.count()
     logs = shop.stage.logs(shop.settings.changelog)
     cut = {p: log.end - 4 for p, log in logs.items()}
@@ -114,13 +114,13 @@ def test_a_changelog_that_lost_records_is_refused(shop: Shop) -> None:
         return False
 
     until(deleted, "records deleted", 20)
-    shop.sell(20)
+    shop.write_orders(20)
     with pytest.raises(Refused, match="changelog-damaged"):
         shop.count()
 
 
 def test_a_foreign_open_transaction_in_the_changelog_ends_the_restore(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
+    shop: TotalsStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Restoring up to the last stable offset alone would leave out what is decided behind it."""
     shop.count()
@@ -175,38 +175,38 @@ class TrustsOldState(Aggregate):
         return super().ready(position, fresh=fresh) if self.store.checkpoint is None else None
 
 
-def test_a_state_that_keeps_aborted_changes_is_found(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_that_keeps_aborted_changes_is_found(shop: TotalsStage, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--recompute` exits with 1 and names totals that are too high."""
     monkeypatch.setattr(running, "Aggregate", StoresBeforeCommit)
     shop.count(CrashOnce(CrashPoint.AFTER_FLUSH, shop.settings.deltas, fail))
     assert_differences_are_found(shop)
 
 
-def test_a_restore_that_ends_too_early_is_found(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restore_that_ends_too_early_is_found(shop: TotalsStage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Totals that were not restored begin at nothing again."""
     shop.count()
-    shop.sell(60)
+    shop.write_orders(60)
     monkeypatch.setattr(running, "Aggregate", RestoresHalf)
     shop.count()
     assert_differences_are_found(shop)
 
 
-def test_a_state_that_is_believed_without_a_look_is_found(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_that_is_believed_without_a_look_is_found(shop: TotalsStage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its next totals lack what another process had added meanwhile."""
     monkeypatch.setattr(running, "Aggregate", TrustsOldState)
     store = MemoryStore()
     store.close = lambda: None  # type: ignore[method-assign]
     shop.count(store=store)
-    shop.sell(40)
+    shop.write_orders(40)
     shop.count()
-    shop.sell(40)
+    shop.write_orders(40)
     shop.count(store=store)
     assert_differences_are_found(shop)
 
 
-def assert_differences_are_found(shop: Shop) -> None:
+def assert_differences_are_found(shop: TotalsStage) -> None:
     """The comparison exits with 1 and names a total that is wrong."""
-    code, report = shop.compared()
+    code, report = shop.recompute()
     assert report.get("differences"), report
     first = report["first"][0]
     assert (code, first["where"], first["wanted"] != first["found"]) == (1, "recomputation", True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from harness.operate import asked, crash, pipeline, upstream
+from harness.operate import crash, json_of, pipeline, upstream
 from harness.pipeline import Stage
 from harness.waiting import markers_written
 
@@ -20,26 +20,26 @@ def test_explain_tells_an_orders_way_after_a_crash_and_why_it_came_twice(stage: 
     stage.create(1)
     stage.produce(stage.names.input, *((0, b"gold-%d" % n, b'{"customer_id":"c-1"}') for n in range(5)))
     position = f"{stage.names.input}/0/2"
-    (order,) = asked(stage, "explain", position)["orders"]
+    (order,) = json_of(stage, "explain", position)["orders"]
     assert (order["answer"], order["copies"]) == ("not-read", [])
 
     crash(stage)
-    (order,) = asked(stage, "explain", position)["orders"]
+    (order,) = json_of(stage, "explain", position)["orders"]
     assert (order["answer"], [copy["fate"] for copy in order["copies"]]) == ("in-flight", ["open"])
 
-    stage.drain_alone()
-    (order,) = asked(stage, "explain", "gold-2")["orders"]
+    stage.drain_locally()
+    (order,) = json_of(stage, "explain", "gold-2")["orders"]
     assert (order["order"], order["answer"]) == (position, "delivered")
     aborted, committed = order["copies"]
     assert (aborted["fate"], aborted["visible"], "fence" in aborted["rule"]) == ("aborted", False, True)
     assert (committed["fate"], committed["visible"]) == ("committed", True)
     assert committed["transactional_id"] == f"{stage.names.group}:{stage.names.input}:0"
     assert (committed["range"], order["group"]["committed"]) == ([0, 5], 5)
-    assert asked(stage, "explain", committed["at"])["orders"] == [order]
+    assert json_of(stage, "explain", committed["at"])["orders"] == [order]
 
     set_offsets(stage.connection, stage.names.group, stage.names.input, {0: 2}, Deadline(20))
-    stage.drain_alone()
-    report = asked(stage, "explain", "gold-2", "--since", "1h", code=1)
+    stage.drain_locally()
+    report = json_of(stage, "explain", "gold-2", "--since", "1h", code=1)
     (order,) = report["orders"]
     assert (order["answer"], "reset to an earlier one" in order["why"]) == ("twice", True)
     assert report["verdict"]["verdict"] == "delivered-twice"
@@ -53,22 +53,22 @@ def test_explain_tells_a_rejected_order_and_follows_its_replay_both_ways(stage: 
     stage.create(1)
     value = b'{"order_id":"o-1","customer_id":"c-1"}'
     stage.produce(stage.names.input, (0, b"gold-1", b"broken" + value), (0, b"gold-2", value))
-    stage.drain_alone()
+    stage.drain_locally()
     first = f"{stage.names.input}/0/0"
-    report = asked(stage, "explain", first)
+    report = json_of(stage, "explain", first)
     (order,) = report["orders"]
     (letter,) = order["copies"]
     assert (order["answer"], letter["reason"], letter["range"]) == ("rejected", "not-json", [0, 2])
     assert (letter["message"] in order["why"], report["verdict"]) == (True, None)
 
     replayed = replay(stage)
-    stage.drain_alone()
-    report = asked(stage, "explain", first)
+    stage.drain_locally()
+    report = json_of(stage, "explain", first)
     order, again = report["orders"]
     assert (order["order"], order["answer"], order["replayed_as"]) == (first, "rejected", [replayed])
     assert (again["order"], again["answer"], again["replay_of"]) == (replayed, "rejected", letter["at"])
     assert (report["verdict"]["verdict"], letter["at"] in report["verdict"]["why"]) == ("replayed", True)
-    by_replay = asked(stage, "explain", replayed)
+    by_replay = json_of(stage, "explain", replayed)
     assert (by_replay["orders"], by_replay["verdict"]) == (report["orders"], report["verdict"])
     code, text = pipeline(stage, "explain", first)
     assert (code, f"replayed as {replayed}" in " ".join(text.split())) == (0, True)
@@ -89,14 +89,14 @@ def test_explain_tells_what_upstream_wrote_twice(stage: Stage) -> None:
     value = b'{"order_id":"o-1","customer_id":"c-1"}'
     other_value = b'{"order_id":"o-2","customer_id":"c-1"}'
     stage.produce(stage.names.input, (0, b"gold-1", value), (0, b"gold-1", other_value), (1, b"gold-9", value))
-    stage.drain_alone()
-    report = asked(stage, "explain", "o-1", "--order-id")
+    stage.drain_locally()
+    report = json_of(stage, "explain", "o-1", "--order-id")
     assert ([order["answer"] for order in report["orders"]], report["found"]) == (["delivered", "delivered"], 2)
     verdict = report["verdict"]
     assert (verdict["verdict"], "'o-1' 2 times, with the same bytes" in verdict["why"]) == ("written-twice", True)
     code, text = pipeline(stage, "explain", "o-1", "--order-id")
     assert (code, "verdict: written-twice" in text) == (0, True)
-    report = asked(stage, "explain", "gold-1")
+    report = json_of(stage, "explain", "gold-1")
     assert [order["order_id"] for order in report["orders"]] == ["o-1", "o-2"]
     assert report["verdict"]["verdict"] == "different"
     code, text = pipeline(stage, "explain", "o-9", "--order-id")
@@ -112,10 +112,10 @@ def test_explain_says_what_is_lost_and_refuses_what_is_not_there(stage: Stage, m
     stage.create(1)
     stage.produce(stage.names.input, *((0, b"gold-%d" % n, b'{"customer_id":"c-1"}') for n in range(3)))
     set_offsets(stage.connection, stage.names.group, stage.names.input, {0: 1}, Deadline(20))
-    stage.drain_alone()
-    (order,) = asked(stage, "explain", f"{stage.names.input}/0/0", code=1)["orders"]
+    stage.drain_locally()
+    (order,) = json_of(stage, "explain", f"{stage.names.input}/0/0", code=1)["orders"]
     assert order["answer"] == "lost"
-    assert asked(stage, "explain", "gold-9")["orders"] == []
+    assert json_of(stage, "explain", "gold-9")["orders"] == []
     code, text = pipeline(stage, "explain", f"{stage.names.output}/0/2")
     assert (code, "there is no record" in text) == (3, True)
     code, text = pipeline(stage, "explain", f"{stage.names.input}/0/99")
@@ -138,7 +138,7 @@ def test_a_planted_duplicate_is_told_as_what_it_is(stage: Stage) -> None:
     """The same source position written once more by somebody else, outside of any transaction and inside of one."""
     stage.create(1)
     stage.produce(stage.names.input, (0, b"gold-1", b'{"customer_id":"c-1"}'))
-    stage.drain_alone()
+    stage.drain_locally()
     markers_written(stage.connection, stage.names.output)
     headers = SourcePosition(stage.names.input, 0, 0).headers()
     with upstream(stage, "planter") as writer:
@@ -147,7 +147,7 @@ def test_a_planted_duplicate_is_told_as_what_it_is(stage: Stage) -> None:
         assert writer.flush(20) == 0
         writer.commit_transaction(20)
     markers_written(stage.connection, stage.names.output)
-    report = asked(stage, "explain", "gold-1", code=1)
+    report = json_of(stage, "explain", "gold-1", code=1)
     (order,) = report["orders"]
     assert (order["answer"], report["verdict"]["verdict"]) == ("twice", "delivered-twice")
     assert "in 2 transactions of" in order["why"], order["why"]

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from harness.operate import asked, pipeline, upstream, words, write
+from harness.operate import command_line, json_of, pipeline, upstream, write
 from harness.pipeline import Stage
 from harness.waiting import markers_written
 
@@ -20,7 +20,7 @@ from operations.partition_state import State, classify
 
 
 def lag_of(stage: Stage) -> dict[str, Any]:
-    report = asked(stage, "lag", "--interval", "0.1")
+    report = json_of(stage, "lag", "--interval", "0.1")
     return dict(report["partitions"][0])
 
 
@@ -28,7 +28,7 @@ def test_lag_counts_records_and_tells_who_blocks(stage: Stage) -> None:
     """A tail of markers and aborted records is no lag; records behind an open transaction wait for its owner."""
     stage.create(1)
     stage.seed(5)
-    stage.drain_alone()
+    stage.drain_locally()
     at_end = lag_of(stage)
     assert (at_end["state"], at_end["remaining"], at_end["why"]) == ("idle", 0, "at the end of the log")
     with upstream(stage, "up") as writer, upstream(stage, "late") as late:
@@ -56,23 +56,23 @@ def test_lag_counts_records_and_tells_who_blocks(stage: Stage) -> None:
         behind = lag_of(stage)
         assert (behind["state"], behind["remaining"], behind["exact"]) == ("stuck", 5, True)
         stuck = ("--interval", "0.1", "--fail-on", "stuck")
-        assert asked(stage, "lag", *stuck, "--fail-on", "fenced", code=1)["states"] == {"stuck": 1}
+        assert json_of(stage, "lag", *stuck, "--fail-on", "fenced", code=1)["states"] == {"stuck": 1}
         assert pipeline(stage, "lag", *stuck)[0] == ExitCode.VIOLATION
-        assert asked(stage, "lag", "--interval", "0.1", "--fail-on", "fenced")["states"] == {"stuck": 1}
+        assert json_of(stage, "lag", "--interval", "0.1", "--fail-on", "fenced")["states"] == {"stuck": 1}
         assert pipeline(stage, "lag", *stuck, "--watch")[0] == ExitCode.USAGE
-        at_most = asked(stage, "lag", "--interval", "0.1", "--exact", "0")
+        at_most = json_of(stage, "lag", "--interval", "0.1", "--exact", "0")
         assert (at_most["remaining"], at_most["exact"]) == (11, False)
-    stage.drain_alone()
+    stage.drain_locally()
     assert lag_of(stage)["state"] == "idle"
-    assert asked(stage, "lag", *stuck)["states"] == {"idle": 1}
+    assert json_of(stage, "lag", *stuck)["states"] == {"idle": 1}
 
 
 def test_the_lag_in_seconds_is_the_age_of_the_first_record_that_a_reader_is_given(stage: Stage) -> None:
     """Markers and aborted records have no age; an idle partition, or what waits behind somebody's transaction, is 0."""
     stage.create(2)
     stage.seed(6)
-    stage.drain_alone()
-    assert [row["lag_s"] for row in asked(stage, "lag", "--interval", "0.1")["partitions"]] == [0, 0]
+    stage.drain_locally()
+    assert [row["lag_s"] for row in json_of(stage, "lag", "--interval", "0.1")["partitions"]] == [0, 0]
     with upstream(stage, "up") as writer:
         write(stage, writer, 3)  # ages of these would be small
         writer.abort_transaction(20)
@@ -81,16 +81,16 @@ def test_the_lag_in_seconds_is_the_age_of_the_first_record_that_a_reader_is_give
         hour_ago = int(time.time() * 1000) - 3_600_000
         order, new = b'{"customer_id":"c-1"}', hour_ago + 3_000_000
         stage.produce(stage.names.input, (0, b"gold-1", order, None, hour_ago), (0, b"gold-1", order, None, new))
-        report = asked(stage, "lag", "--interval", "0.1")
+        report = json_of(stage, "lag", "--interval", "0.1")
         ages = [row["lag_s"] for row in report["partitions"]]
         assert (3_600 <= ages[0] < 3_700, ages[1], report["lag_s"]) == (True, 0, ages[0])
-        assert asked(stage, "lag", "--interval", "0.1", "--exact", "0")["lag_s"] >= 3_600
+        assert json_of(stage, "lag", "--interval", "0.1", "--exact", "0")["lag_s"] >= 3_600
         fail_older_than = ("--interval", "0.1", "--fail-older-than")
         assert pipeline(stage, "lag", *fail_older_than, "60")[0] == ExitCode.VIOLATION
         code, text = pipeline(stage, "lag", *fail_older_than, "7200")
         assert (code, "2 records to read, the oldest is 3,6" in text) == (ExitCode.DONE, True)
         assert pipeline(stage, "lag", *fail_older_than, "60", "--watch")[0] == ExitCode.USAGE
-    stage.drain_alone()
+    stage.drain_locally()
     with upstream(stage, "late") as late:
         write(stage, late, 2)
         blocked = lag_of(stage)
@@ -114,7 +114,7 @@ def test_a_look_asks_for_the_first_record_once_as_long_as_the_position_stands_st
     with Observer(stage.connection, stage.names.input, stage.names.group, exact=100) as observer:
         ages = [observer.snapshot(Deadline(20))[0].oldest_ms for _ in range(3)]
         assert (len(set(ages)), fetches) == (1, [(0, 0)])
-        stage.drain_alone()
+        stage.drain_locally()
         observer.snapshot(Deadline(20))
         stage.produce(stage.names.input, (0, b"gold-1", b'{"customer_id":"c-1"}'))
         assert observer.snapshot(Deadline(20))[0].oldest_ms >= ages[0]
@@ -144,7 +144,7 @@ def test_a_partition_whose_attempts_end_each_other_is_fenced(stage: Stage) -> No
 def test_watching_the_lag_goes_on_until_sigterm(stage: Stage) -> None:
     """A line per look."""
     stage.create(1)
-    with stage.python("pipeline", *words(stage, "lag"), "--watch", "--json", "--interval", "0.1") as program:
+    with stage.python("pipeline", *command_line(stage, "lag"), "--watch", "--json", "--interval", "0.1") as program:
         program.await_line(lambda line: '"states":{"idle":1}' in line, times=2)
         program.terminate()
         assert program.wait(30).code == 128 + signal.SIGTERM

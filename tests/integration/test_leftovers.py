@@ -86,9 +86,9 @@ def test_show_follow_shows_what_is_written_while_it_runs(stage: Stage, temporary
         stage, temporary, "pipeline", "show", stage.names.dead_letter, "--bootstrap", stage.broker.bootstrap,
         "--follow", "--json", "--isolation", "read_committed",
     ) as program:  # fmt: skip
-        stage.drain_alone()
+        stage.drain_locally()
         program.await_line(lambda line: line.startswith("{"), times=2)
-        records = [json.loads(line) for line in program.told().splitlines() if line.startswith("{")]
+        records = [json.loads(line) for line in program.output().splitlines() if line.startswith("{")]
         program.terminate()
         ran = program.wait(60)
     assert ran.code in {0, 128 + signal.SIGTERM}, ran.text

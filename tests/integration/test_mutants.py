@@ -40,7 +40,7 @@ def test_a_bug_is_seen_in_a_process_that_is_killed_too(stage: Stage, program: li
     with stage.python(*program, "run", *stage.options(), "--master", "none", *crash) as dying:
         assert dying.wait(60).code == -signal.SIGKILL
     stage.seed(4)
-    stage.drain_alone()
+    stage.drain_locally()
     code, report = stage.verify()
     assert (code, report["totals"].get("lost-output", 0)) == (1 if lost else 0, lost), report
 
@@ -51,5 +51,5 @@ def test_a_process_left_behind_is_seen(stage: Stage) -> None:
         # Right behind exec, Linux shows an empty environment for a moment.
         until(lambda: bool(psutil.Process(program.pid).environ()), "the mark is there")
         with pytest.raises(AssertionError, match="sleep 60"):
-            stage.nobody_left(seconds=0.2)
-    stage.nobody_left()
+            stage.no_process_left(seconds=0.2)
+    stage.no_process_left()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from harness.brokers import Broker, sandbox_broker
 from harness.names import Names
-from harness.operate import asked, crash, pipeline, upstream, write
+from harness.operate import crash, json_of, pipeline, upstream, write
 from harness.pipeline import CONNECTOR, Stage
 from harness.waiting import markers_written
 
@@ -31,36 +31,36 @@ def test_a_crash_heals_on_an_old_broker_and_every_command_tells_what_is_there(ol
     stage.create(1)
     stage.seed(ORDERS)
     crash(stage)
-    assert asked(stage, "lag", "--interval", "0.1")["group"] == names.group
+    assert json_of(stage, "lag", "--interval", "0.1")["group"] == names.group
 
     stage.drain()
     stage.proven(inputs=ORDERS, outputs=ORDERS)
 
-    report = asked(stage, "preflight")
+    report = json_of(stage, "preflight")
     findings = {finding["name"]: finding for finding in report["findings"]}
     assert not report["refuses"]
     unknown = {name for name, finding in findings.items() if finding["severity"] == "unknown"}
     assert unknown == {"transaction-verification"}
     assert "before Kafka 3.6" in findings["transaction-verification"]["why"]
 
-    (order,) = asked(stage, "explain", f"{names.input}/0/0")["orders"]
+    (order,) = json_of(stage, "explain", f"{names.input}/0/0")["orders"]
     assert order["answer"] == "delivered"
     fates = [copy["fate"] for copy in order["copies"]]
     assert fates == ["aborted", "committed"]
 
-    strips = {strip["role"]: strip for strip in asked(stage, "xray")["strips"]}
+    strips = {strip["role"]: strip for strip in json_of(stage, "xray")["strips"]}
     kinds = [run["kind"] for run in strips["output"]["runs"]]
     assert kinds == ["aborted", "abort-marker", "committed", "commit-marker"]
     assert pipeline(stage, "top", "--once")[0] == 0
 
     with upstream(stage, "up") as writer:
         write(stage, writer, 2)
-        (blocked,) = [row for row in asked(stage, "lag", "--interval", "0.1")["partitions"] if row["held_by"]]
+        (blocked,) = [row for row in json_of(stage, "lag", "--interval", "0.1")["partitions"] if row["held_by"]]
         assert (blocked["state"], blocked["partition"], names.topic("up") in blocked["why"]) == ("blocked", 0, True)
         options = ("--topic", names.input, "--older-than", "0")
-        (transaction,) = asked(stage, "doctor", *options, code=1)["transactions"]
+        (transaction,) = json_of(stage, "doctor", *options, code=1)["transactions"]
         assert (transaction["transactional_id"], transaction["kind"]) == (names.topic("up"), "lingering")
-        report = asked(stage, "doctor", *options, "--abort", "--yes", "--transaction", names.topic("up"))
+        report = json_of(stage, "doctor", *options, "--abort", "--yes", "--transaction", names.topic("up"))
         assert report["sick"] == 0
     markers_written(stage.connection, names.input)
-    assert [row["held_by"] for row in asked(stage, "lag", "--interval", "0.1")["partitions"]] == [[]]
+    assert [row["held_by"] for row in json_of(stage, "lag", "--interval", "0.1")["partitions"]] == [[]]

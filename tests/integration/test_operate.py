@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from confluent_kafka.admin import ConfigResource, ResourceType
-from harness.operate import asked, pipeline, upstream, write
+from harness.operate import json_of, pipeline, upstream, write
 from harness.pipeline import Stage, until
 
 from brew.cluster import ClusterFacts
@@ -29,8 +29,8 @@ def test_preflight_finds_what_the_sandbox_can_and_can_not_do(stage: Stage) -> No
     """One broker: warned of, and not refused; every check has an answer."""
     stage.create(2)
     stage.seed(10)
-    stage.drain_alone()
-    report = asked(stage, "preflight")
+    stage.drain_locally()
+    report = json_of(stage, "preflight")
     findings = {finding["name"]: finding for finding in report["findings"]}
     assert not report["refuses"]
     assert {name for name, finding in findings.items() if finding["severity"] == "unsafe"} == set()
@@ -66,14 +66,14 @@ def test_an_unsafe_topic_is_refused_and_allowed_by_name_with_a_note(stage: Stage
     stage.seed(10)
     configure(stage, {"min.insync.replicas": "2"})
     with pytest.raises(Refused, match=r"output-min-isr is 2, needs 1 .*--allow output-min-isr"):
-        stage.drain_alone()
+        stage.drain_locally()
     assert stage.records(stage.names.output) == []
-    assert asked(stage, "preflight", code=3)["refuses"]
+    assert json_of(stage, "preflight", code=3)["refuses"]
 
     configure(stage, {"min.insync.replicas": "1", "cleanup.policy": "compact"})
     with pytest.raises(Refused, match="--allow output-cleanup"):
-        stage.drain_alone()
-    ran = stage.drain_alone("--allow", "output-cleanup")
+        stage.drain_locally()
+    ran = stage.drain_locally("--allow", "output-cleanup")
     assert [note for note in ran.notes if "allowed although unsafe: output-cleanup is compact" in note]
     assert stage.outputs() == 10
 
@@ -94,7 +94,7 @@ def test_a_stranger_in_the_group_is_found(stage: Stage) -> None:
     """It would commit positions of its own."""
     stage.create(1)
     with other_member(stage):
-        report = asked(stage, "preflight", code=3)
+        report = json_of(stage, "preflight", code=3)
     (finding,) = [finding for finding in report["findings"] if finding["name"] == "group-members"]
     assert (finding["severity"], finding["value"].startswith("1: ")) == ("unsafe", True)
 
@@ -104,9 +104,9 @@ def test_a_run_that_is_refused_makes_no_topic(stage: Stage) -> None:
     stage.create(1)
     stage.seed(10)
     with other_member(stage), pytest.raises(Refused, match="--allow group-members"):
-        stage.drain_alone()
+        stage.drain_locally()
     assert topics.describe(stage.admin, [stage.names.output, stage.names.dead_letter], Deadline(20)) == {}
-    stage.drain_alone()
+    stage.drain_locally()
     assert stage.outputs() == 10
 
 
@@ -121,7 +121,7 @@ def test_topics_that_were_just_made_are_judged_as_they_are(stage: Stage, monkeyp
 
     monkeypatch.setattr(topics, "create", create_compacted)
     with pytest.raises(Refused, match="output-cleanup is compact"):
-        stage.drain_alone()
+        stage.drain_locally()
     assert stage.records(stage.names.output) == []
 
 
@@ -151,15 +151,15 @@ def test_brokers_that_are_too_old_to_tell_of_transactions_stop_only_the_doctor(
 
     stage.create(1)
     stage.produce(stage.names.input, (0, b"gold-1", b'{"customer_id":"c-1"}'))
-    stage.drain_alone()
+    stage.drain_locally()
     with upstream(stage, "up") as writer:
         write(stage, writer, 2)
         monkeypatch.setattr(TransactionsAdmin, "_ask", too_old)
-        report = asked(stage, "lag", "--interval", "0.1")
+        report = json_of(stage, "lag", "--interval", "0.1")
         (row,) = report["partitions"]
         assert (row["state"], "did not report its producer" in row["why"], row["held_by"]) == ("blocked", True, [])
         assert "Kafka 3.0 or later" in report["unavailable"]
-        report = asked(stage, "explain", f"{stage.names.input}/0/0")
+        report = json_of(stage, "explain", f"{stage.names.input}/0/0")
         assert [order["answer"] for order in report["orders"]] == ["delivered"]
         assert [text for text in report["unavailable"] if "Kafka 3.0 or later" in text]
         code, text = pipeline(stage, "doctor", "--topic", stage.names.input)
@@ -180,13 +180,13 @@ def test_the_time_outs_are_explained_with_what_brokers_and_options_say(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For people in 80 columns, for programs as a document; one that the brokers refuse ends with 3."""
-    report = asked(stage, "preflight", "--explain-timeouts", "--transaction-timeout", "120")
+    report = json_of(stage, "preflight", "--explain-timeouts", "--transaction-timeout", "120")
     assert [timeout["ms"] for timeout in report["chain"]] == [30_000, 108_000, 120_000, 900_000]
     assert report["holds"] is True
     longest = ("preflight", "--explain-timeouts", "--transaction-timeout", "900")
-    assert asked(stage, *longest)["holds"] is False
+    assert json_of(stage, *longest)["holds"] is False
     monkeypatch.setattr(ClusterFacts, "number", lambda *_: 60_000)
-    assert asked(stage, *longest, code=3)["chain"][-1]["ms"] == 60_000
+    assert json_of(stage, *longest, code=3)["chain"][-1]["ms"] == 60_000
     assert pipeline(stage, *longest, "--allow", "transaction-timeout")[0] == 0
     monkeypatch.undo()
     code, text = pipeline(stage, "preflight", "--explain-timeouts")

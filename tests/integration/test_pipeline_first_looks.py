@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from confluent_kafka import Producer
-from harness.pipeline import Here, Stage
+from harness.pipeline import DrainView, Stage
 
 from brew.driver import partitions
 from brew.driver import run as running
@@ -19,7 +19,7 @@ from brew.offsets import OffsetRange
 
 def run_context(stage: Stage) -> RunContext:
     preflight = running.check(stage.settings("--master", "none"))
-    return running.create_context(preflight, threading.Event(), RunProgress(), Here())
+    return running.create_context(preflight, threading.Event(), RunProgress(), DrainView())
 
 
 def begin_transaction(stage: Stage) -> Producer:
@@ -38,7 +38,7 @@ def die_in_partition_0_before_partition_1_has_a_position(stage: Stage) -> Produc
     stage.create(2)
     order = (b"gold-1", b'{"customer_id": "c-1"}')
     stage.produce(stage.names.input, (0, *order))
-    stage.drain_alone()
+    stage.drain_locally()
     stage.produce(stage.names.input, (0, *order), (1, *order))
     return begin_transaction(stage)
 
@@ -49,7 +49,7 @@ def test_a_dead_run_elsewhere_does_not_hold_back_a_partition_that_has_no_positio
     """The output has to be looked through; the dead one's next attempt would fence it."""
     die_in_partition_0_before_partition_1_has_a_position(stage)
     monkeypatch.setattr(partitions, "_OUTPUT_WAIT_S", 1e-9)  # who had to look again would be refused
-    stage.drain_alone()
+    stage.drain_locally()
     assert stage.committed() == {0: 2, 1: 1}
     assert len(stage.records(stage.names.output)) == 3
 
@@ -89,7 +89,7 @@ def test_a_rival_that_works_on_and_on_is_waited_for_no_longer_than_its_transacti
 def test_a_look_does_not_fence_what_this_run_is_at_work_on(stage: Stage) -> None:
     """A partition is given out while it is empty; its first transaction may outlast the next look."""
     stage.create(1)
-    stage.drain_alone()
+    stage.drain_locally()
     context = run_context(stage)
     survey = PartitionSurvey(context)
     survey.read(lambda _source: range(1))

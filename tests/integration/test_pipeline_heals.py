@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import KafkaException
 from harness.brokers import Broker
 from harness.names import Names
-from harness.pipeline import CONNECTOR, PARTITIONS, READ_UNCOMMITTED, READERS, Here, Stage, Status, spark_here
+from harness.pipeline import CONNECTOR, PARTITIONS, READ_UNCOMMITTED, READERS, DrainView, Stage, Status, shared_spark
 
 from brew.attempt import AttemptSpec, Job, attempt
 from brew.deadline import Deadline
@@ -82,14 +82,14 @@ def test_a_zombie_that_is_still_alive_is_fenced_at_every_crash_point(any_reader:
     stage = any_reader
     stage.create(2)
     stage.seed(40)
-    crashed = stage.drain_alone("--crash-prob", "1.0", "--crash-point", point.value)
+    crashed = stage.drain_locally("--crash-prob", "1.0", "--crash-point", point.value)
     assert crashed.statuses() == {Status.CRASHED}
     enriched = sum(outcome.enriched for outcome in crashed.outcomes)
     assert (enriched > 0) == (point not in NOTHING_PRODUCED)
     if point not in {CrashPoint.COMMIT_IN_FLIGHT, *DONE}:
         assert len(stage.records(stage.names.output)) == 0
         assert count_with_aborted(stage) == enriched
-    stage.drain_alone()
+    stage.drain_locally()
     stage.proven(inputs=40, outputs=40)
 
 
@@ -97,7 +97,7 @@ def test_a_foreign_holder_of_the_transactional_ids_cannot_break_the_promise(any_
     """Somebody fences every id again and again: attempts end as fenced, and once it stops all comes out, once."""
     stage = any_reader
     stage.create()
-    run, stopped, seeded = Here(), threading.Event(), 0
+    run, stopped, seeded = DrainView(), threading.Event(), 0
 
     def steal() -> None:
         while not stopped.is_set() and not fenced_often_enough():  # a thief who never rests can win every time
@@ -118,7 +118,7 @@ def test_a_foreign_holder_of_the_transactional_ids_cannot_break_the_promise(any_
             deadline.check("the thief meets the pipeline")
             stage.seed(400)
             seeded += 400
-            stage.drain_alone("--max-records-per-transaction", "25", here=run)
+            stage.drain_locally("--max-records-per-transaction", "25", view=run)
     finally:
         stopped.set()
         thief.join(60)
@@ -156,7 +156,7 @@ def test_a_plan_that_cuts_a_range_in_two_is_refused_before_it_runs(stage: Stage)
     stage.create(1)
     stage.seed(100)
     ranges = [OffsetRange(stage.names.input, 0, 0, 100)]
-    frame = read_ranges(spark_here(), stage.connection, stage.names.group, ranges)
+    frame = read_ranges(shared_spark(), stage.connection, stage.names.group, ranges)
     check_one_task_per_range(frame, ranges)
     for wrong in (frame.repartition(2), frame.orderBy("offset")):
         with pytest.raises(Fatal, match="Spark planned"):
@@ -170,7 +170,7 @@ def test_the_next_job_reads_with_the_consumers_of_the_one_before(stage: Stage) -
     """A following run would else open connections with each cycle, and close them minutes later."""
     stage.create(2)
     stage.seed(40)
-    spark, port = spark_here(), int(stage.broker.bootstrap.rpartition(":")[2])
+    spark, port = shared_spark(), int(stage.broker.bootstrap.rpartition(":")[2])
     jvm = psutil.Process(spark.sparkContext._gateway.proc.pid)
 
     def connections() -> int:
@@ -189,7 +189,7 @@ def test_rows_come_from_the_source_without_being_turned_into_objects(stage: Stag
     """The second kind of Spark source hands them on as they are; the first kind converted each one twice."""
     stage.create(1)
     ranges = [OffsetRange(stage.names.input, 0, 0, 1)]
-    frame = read_ranges(spark_here(), stage.connection, stage.names.group, ranges)
+    frame = read_ranges(shared_spark(), stage.connection, stage.names.group, ranges)
     plan = frame._jdf.queryExecution().executedPlan().toString()
     assert "BatchScan" in plan
     assert "Scan KafkaRelation" not in plan

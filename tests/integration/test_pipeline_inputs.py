@@ -197,6 +197,6 @@ def test_an_output_that_takes_small_batches_only_gets_them(stage: Stage) -> None
     small = {topics.MAX_MESSAGE_BYTES: "60000"}
     topics.create(stage.admin, [topics.TopicSpec(stage.names.output, 1, small)], Deadline(20))
     stage.seed(2000)
-    run = stage.drain_alone()
+    run = stage.drain_locally()
     assert run.statuses() == {Status.COMMITTED}, run.outcomes
     stage.proven(inputs=2000, outputs=2000)

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from harness.brokers import Broker
 from harness.names import Names
-from harness.pipeline import READERS, Here, Stage, until
+from harness.pipeline import READERS, DrainView, Stage, until
 
 from brew.deadline import Deadline
 from brew.driver import missing_offsets
@@ -168,7 +168,7 @@ def test_a_position_moved_back_while_running_is_told_and_read_again(stage: Stage
     stage.seed(30)
     stop = threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        following = pool.submit(stage.follow_here, stop)
+        following = pool.submit(stage.follow_in_process, stop)
         try:
             until(lambda: stage.outputs() == 30, "the first pass")
             move(stage, (0, 10))
@@ -197,9 +197,9 @@ def test_a_drain_gives_up_on_an_upstream_transaction_that_does_not_end(stage: St
     """After --blocked-patience it says who was in the way and what to do; what was visible is out."""
     stage.create(2)
     stage.seed(20, "--transactional", "--leave-open", "--transaction-timeout-s", "600")
-    run = Here()
+    run = DrainView()
     with pytest.raises(Refused, match="held back by an open upstream transaction"):
-        stage.drain("--blocked-patience", "5", here=run)
+        stage.drain("--blocked-patience", "5", view=run)
     transactional_id = f"seed:{stage.names.input}:open"
     assert any(transactional_id in note for note in run.notes), run.notes
     assert stage.outputs() == 20

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from harness.pipeline import Here, Stage, until
+from harness.pipeline import DrainView, Stage, until
 
 from brew.driver import run as running
 from brew.driver.run_context import RunProgress
@@ -45,7 +45,7 @@ def follow(stage: Stage, reader: str, progress: RunProgress) -> None:
     """`run --master none --follow` in this thread, with `run`'s own parts."""
     preflight = running.check(stage.settings("--master", "none", "--reader", reader, "--follow", "--lanes", "1"))
     stop = threading.Event()
-    shared = running.create_context(preflight, stop, progress, Here())
+    shared = running.create_context(preflight, stop, progress, DrainView())
     runner, workers = running.create_workers(preflight, shared)
     timer = threading.Timer(30, stop.set)
     timer.start()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from harness.brokers import Broker
 from harness.names import Names
-from harness.pipeline import READ_UNCOMMITTED, Here, Stage, Status
+from harness.pipeline import READ_UNCOMMITTED, DrainView, Stage, Status
 from harness.programs import until
 from harness.transactions import make_topics
 
@@ -49,8 +49,8 @@ class Customers:
         if orders:
             self.order(*orders)
 
-    def drain(self, *options: str) -> Here:
-        return self.stage.drain_alone(*options, *self.options)
+    def drain(self, *options: str) -> DrainView:
+        return self.stage.drain_locally(*options, *self.options)
 
     def write(self, tiers: Mapping[str, str | None]) -> None:
         """Profiles by customer; None removes one."""

@@ -95,7 +95,7 @@ class Prometheus:
             return json.load(reply)["data"]
 
     def answers(self) -> bool:
-        assert self.program.alive(), self.program.told()
+        assert self.program.alive(), self.program.output()
         with contextlib.suppress(OSError):
             return bool(self.ask("targets")["activeTargets"])
         return False

@@ -91,7 +91,7 @@ def test_a_claim_that_is_not_in_the_effects_transaction_is_caught(stage: Receive
                 self._fresh(connection, messages)
             raise RuntimeError("died between claim and effect")
 
-    receiver = ClaimsFirst(stage.ground(), stage.database, ClaimRetention(None))
+    receiver = ClaimsFirst(stage.settings(), stage.database, ClaimRetention(None))
     with pytest.raises(RuntimeError, match="between"):
         stage.receive(receiver, batch=30)
     stage.receive(stage.in_postgres())
@@ -107,7 +107,7 @@ def test_an_effect_without_a_claim_is_caught(stage: ReceiveStage) -> None:
             super()._fresh(connection, messages)
             return list(messages)
 
-    receiver = IgnoresClaims(stage.ground(again=True), stage.database, ClaimRetention(None))
+    receiver = IgnoresClaims(stage.settings(again=True), stage.database, ClaimRetention(None))
     stage.receive(receiver)
     assert stage.check().findings["receiver-duplicate"] >= MESSAGES
 

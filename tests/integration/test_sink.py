@@ -13,7 +13,7 @@ import pytest
 from aiokafka.partitioner import murmur2
 from harness.brokers import Broker
 from harness.names import Names
-from harness.operate import asked, pipeline
+from harness.operate import json_of, pipeline
 from harness.pipeline import Stage
 from harness.sinks import WORDS, SinkStage
 from pyspark.sql import functions as sf
@@ -268,7 +268,7 @@ def test_the_sources_offsets_are_committed_with_the_batch_so_that_lag_tools_see_
     it.run(it.copied(), it.sink(name=f"{it.name}.sink", source_group=it.name))
     assert it.stage.committed() == {p: log.end for p, log in it.stage.logs(it.stage.names.input).items()}
     it.feed(6, start=90)
-    report = asked(it.stage, "lag", "--interval", "0.1")
+    report = json_of(it.stage, "lag", "--interval", "0.1")
     assert [row["remaining"] for row in report["partitions"]] == [2, 2, 2]
     position = it.position(it.name, it.stage.names.input)
     assert position is not None
@@ -281,13 +281,13 @@ def test_explain_and_xray_tell_which_batch_wrote_a_record_and_lag_that_a_sinks_g
     it.run(it.copied(), it.sink())
     output = it.stage.names.output
     record = it.stage.records(output)[0]
-    report = asked(it.stage, "explain", f"{output}/{record.partition()}/{record.offset()}")
+    report = json_of(it.stage, "explain", f"{output}/{record.partition()}/{record.offset()}")
     assert (report["sink"], report["batch"], report["record"]["fate"]) == (it.name, 0, "committed")
     assert report["record"]["transactional_id"] == f"{it.name}:{output}:sink"
-    strips = asked(it.stage, "xray", "--topic", output)["strips"]
+    strips = json_of(it.stage, "xray", "--topic", output)["strips"]
     sinks = [run["sink"] for strip in strips for run in strip["runs"] if run["kind"] == "committed"]
     assert sinks == [{"name": it.name, "batch": 0}] * len(sinks) != []
-    report = asked(it.stage, "lag", "--input", output)
+    report = json_of(it.stage, "lag", "--input", output)
     assert report.get("next_batch") == 1, (report, it.position())
     code, text = pipeline(it.stage, "lag", "--input", output, "--fail-on", "stuck")
     assert code == ExitCode.REFUSED

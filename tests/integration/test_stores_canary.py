@@ -14,8 +14,8 @@ import pytest
 import redis as client
 from harness import enriched
 from harness.brokers import Broker
-from harness.canary import CANARY, QUOTED, found
-from harness.downstream import plain
+from harness.canary import CANARY, QUOTED, leaks
+from harness.downstream import clean_environment
 from harness.names import Names
 from harness.probed import PAGES, Probed
 from harness.programs import Ran, Running
@@ -32,7 +32,7 @@ class StorePrograms:
     """One test's orders, schema and group; programs get the stores' addresses from the environment alone."""
 
     def __init__(self, broker: Broker, names: Names, addresses: Mapping[str, str]) -> None:
-        self.environment = plain() | dict(addresses) | {"PYTHONFAULTHANDLER": "1", "BREW_CLIENT_LOG": "1"}
+        self.environment = clean_environment() | dict(addresses) | {"PYTHONFAULTHANDLER": "1", "BREW_CLIENT_LOG": "1"}
         self._options = ("--bootstrap", broker.bootstrap, "--topic", names.output, "--group", names.group)
         self._schema = ("--schema", "c_" + names.stem.rsplit("-", 1)[1])
 
@@ -71,15 +71,15 @@ def test_a_stores_password_is_in_no_word_that_a_program_leaves(programs: StorePr
         probed.until(lambda status: status.totals.records == ORDERS, "all is worked on")
         for page in PAGES:
             code, body = probed.ask(page)
-            assert (code, found(body.decode())) == (200, []), page
-        assert found(*(" ".join(process.cmdline()) for process in program.family())) == []
-        assert found(*psutil.Process(program.pid).environ().values()), "the check of the check: it was handed over"
+            assert (code, leaks(body.decode())) == (200, []), page
+        assert leaks(*(" ".join(process.cmdline()) for process in program.process_tree())) == []
+        assert leaks(*psutil.Process(program.pid).environ().values()), "the check of the check: it was handed over"
         os.kill(program.pid, signal.SIGABRT)
         crashed = program.wait(30)
     assert "Fatal Python error: Aborted" in crashed.text
     checked = programs.run(*words, "--check", "--json")
     assert checked.code == ExitCode.DONE, checked.text
-    assert found(crashed.text, checked.text) == []
+    assert leaks(crashed.text, checked.text) == []
 
 
 @pytest.mark.parametrize(
@@ -110,5 +110,5 @@ def test_a_stores_password_is_in_no_refusal(
     ran = programs.run(*words, *check, **{name: changed})
     assert ran.code == code, ran.text
     assert name in ran.err or code == ExitCode.REFUSED, ran.err
-    assert found(ran.text) == []
+    assert leaks(ran.text) == []
     assert "Traceback" not in ran.err

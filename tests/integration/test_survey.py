@@ -26,7 +26,7 @@ def stage(broker: Broker, names: Names) -> Stage:
     stage = Stage(broker, names)
     stage.create(1)
     stage.seed(ORDERS)
-    stage.drain_alone()
+    stage.drain_locally()
     return stage
 
 

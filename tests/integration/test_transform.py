@@ -13,8 +13,8 @@ import orjson
 import pytest
 from harness.brokers import Broker
 from harness.names import Names
-from harness.operate import asked
-from harness.pipeline import DIRECT, READERS, Here, Stage, environment, quick_jvms, until
+from harness.operate import json_of
+from harness.pipeline import DIRECT, READERS, DrainView, Stage, environment, quick_jvms, until
 
 import brew
 from brew.errors import Refused, TransformFailed
@@ -91,9 +91,9 @@ def test_drop_fan_out_route_and_reject_come_out_exactly_once_and_are_proven(stag
     sources = Counter(str(SourcePosition.of(record.headers())) for record in stage.records(stage.names.output))
     assert (len(sources), set(sources.values())) == (100, {1})
     for number, (answer, why, copies) in enumerate(EXPLAINED):
-        (order,) = asked(stage, "explain", f"k{number}", *options(stage))["orders"]
+        (order,) = json_of(stage, "explain", f"k{number}", *options(stage))["orders"]
         assert (order["answer"], len(order["copies"]), why in order["why"]) == (answer, copies, True), order
-    late = asked(stage, "explain", f"{late_topic(stage)}/0/0", *options(stage))["orders"]
+    late = json_of(stage, "explain", f"{late_topic(stage)}/0/0", *options(stage))["orders"]
     assert late[0]["order"] == f"{stage.names.input}/0/1"
 
     write_clicks(stage, *KINDS)
@@ -115,7 +115,7 @@ def test_an_exception_ends_the_run_by_its_record_and_nothing_of_the_range_is_vis
     """The position stays where it was, so a corrected function goes on there."""
     create_with_clicks(stage, PLAIN, FAN_OUT, ERROR, PLAIN)
     with pytest.raises(TransformFailed) as failed:
-        stage.drain(*options(stage, function), here=(run := Here()))
+        stage.drain(*options(stage, function), view=(run := DrainView()))
     for text in ("raised KeyError: 'nowhere'", f"{stage.names.input}[0] offset 2", "nothing of", "--on-error"):
         assert text in str(failed.value)
     assert Status.TRANSFORM_FAILED in run.statuses()

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from harness.browser import Page, seen
+from harness.browser import Page, rendered
 from harness.devtools import WAIT, tab
-from harness.operate import asked, pipeline
+from harness.operate import json_of, pipeline
 from harness.pipeline import Stage
 from harness.waiting import markers_written
 
@@ -19,7 +19,7 @@ ORDERS = 12
 
 def strips(stage: Stage, *more: str) -> dict[str, Any]:
     """Partition 0 of input and output."""
-    return {strip["role"]: strip for strip in asked(stage, "xray", *more)["strips"]}
+    return {strip["role"]: strip for strip in json_of(stage, "xray", *more)["strips"]}
 
 
 def crash(stage: Stage, journal: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_crash_is_seen_open_then_aborted_and_the_slider_goes_back_to_it(stage:
     assert before["input"]["records"]["plain"] == ORDERS
     assert before["input"]["group"] is None
 
-    stage.drain_alone("--journal", str(tmp_path / "journal"))
+    stage.drain_locally("--journal", str(tmp_path / "journal"))
     markers_written(stage.connection, stage.names.output)
     after = strips(stage)
     output = after["output"]
@@ -71,7 +71,7 @@ def test_a_crash_is_seen_open_then_aborted_and_the_slider_goes_back_to_it(stage:
     code, output = pipeline(stage, "xray", "--journal", str(tmp_path / "journal"), "--out", str(page))
     assert code == ExitCode.DONE, output
     assert "crashed" in page.read_text()
-    end = seen(page)
+    end = rendered(page)
     runs = {"plain": 1, "aborted": 1, "abort-marker": 1, "committed": 1, "commit-marker": 1}
     assert drawn(end) == {**runs, "position": 1}
     assert end.texts["lso-1"] == f"LSO {2 * ORDERS + 2}"
@@ -81,7 +81,7 @@ def test_a_crash_is_seen_open_then_aborted_and_the_slider_goes_back_to_it(stage:
     crashed = next(
         number for number, moment in enumerate(moments_of(end)) if moment["lso"] == 0 and moment["hw"] == ORDERS
     )
-    at_crash = seen(page, f"#t={crashed}")
+    at_crash = rendered(page, f"#t={crashed}")
     assert drawn(at_crash) == {"plain": 1, "open": 1}
     assert (at_crash.texts["lso-1"], at_crash.texts["hw-1"]) == ("LSO 0", f"HW {ORDERS}")
     assert at_crash.attribute("group-0", "visibility") == "hidden"
@@ -141,7 +141,7 @@ def test_windows_pictures_and_the_terminal(stage: Stage, tmp_path: Path) -> None
     stage.seed(ORDERS)
     code, output = pipeline(stage, "xray")
     assert (code, f"unavailable: topic {stage.names.output} does not exist" in output) == (ExitCode.DONE, True), output
-    stage.drain_alone()
+    stage.drain_locally()
     markers_written(stage.connection, stage.names.output)
 
     part = strips(stage, "--from", "3", "--to", "7")["output"]

@@ -74,8 +74,8 @@ def kills(stores: tuple[str, ...], kills: int, seed: int, bug: str | None, out: 
             click.echo(_line(store, results[store]))
     if out is not None:
         made, seconds = MadeWith.now(), sum(one.seconds for one in results.values())
-        told = campaign_metadata(shlex.join(["kills", *sys.argv[1:]]), began, seconds, [seed], made)
-        write_file(out, told, [result(store, one, kills, seed, began, made) for store, one in results.items()])
+        metadata = campaign_metadata(shlex.join(["kills", *sys.argv[1:]]), began, seconds, [seed], made)
+        write_file(out, metadata, [result(store, one, kills, seed, began, made) for store, one in results.items()])
     red = any(one.findings.keys() - _ACCEPTED.get(name, set()) for name, one in results.items())
     return ExitCode.VIOLATION if red else ExitCode.DONE
 
@@ -112,9 +112,9 @@ def _line(store: str, killed: Killed) -> str:
     died = ", ".join(f"{count} {moment}" for moment, count in sorted(killed.kills.items()))
     found = ", ".join(f"{count} {name}" for name, count in killed.findings.items()) or "nothing found"
     total = sum(killed.kills.values())
-    money = f", {killed.told['booked_cents']} of {killed.told['cents']} cents" if "cents" in killed.told else ""
-    if "duplicates" in killed.told:
-        money = f", {killed.told['duplicates']} duplicates among {killed.told['effects']} effects"
+    money = f", {killed.report['booked_cents']} of {killed.report['cents']} cents" if "cents" in killed.report else ""
+    if "duplicates" in killed.report:
+        money = f", {killed.report['duplicates']} duplicates among {killed.report['effects']} effects"
     return f"{store}: {total} kills ({died}) over {killed.orders} orders in {killed.seconds:.0f} s: {found}{money}"
 
 

@@ -46,7 +46,7 @@ class Killed:
     orders: int = 0
     seconds: float = 0.0
     findings: dict[str, int] = field(default_factory=dict)
-    told: dict[str, Any] = field(default_factory=dict)
+    report: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def campaign(
         while program.ended(program.start()) != 0:
             deadline.check("the last drain")
     found = stage.check()
-    result.findings, result.told, result.seconds = dict(found.findings), found.document(), time.monotonic() - began
+    result.findings, result.report, result.seconds = dict(found.findings), found.document(), time.monotonic() - began
     return result
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Producer
-from harness.pipeline import Here, Stage, until
+from harness.pipeline import DrainView, Stage, until
 
 from brew.connection import Connection
 from brew.errors import BrewError, Refused
@@ -27,7 +27,7 @@ _OPTIONS = ("--reader", "connector", "--transaction-timeout", "30", "--patience"
 _BYTES = 1_000_000
 
 
-class View(Here):
+class View(DrainView):
     """Stops the run after a number of cycles."""
 
     def __init__(self, stop: threading.Event, cycles: int) -> None:
@@ -110,7 +110,7 @@ class Scene:
 
     # The product.
 
-    def drain(self, *options: str, cycles: int | None = None) -> Here:
+    def drain(self, *options: str, cycles: int | None = None) -> DrainView:
         """
         Drain in this process; ``cycles`` ends it early; without it, a run of ten cycles is stalled.
 
@@ -119,7 +119,7 @@ class Scene:
         """
         stop = threading.Event()
         view = View(stop, cycles or _MOST_CYCLES)
-        self.stage.drain_alone("--journal", str(self.journals), *_OPTIONS, *options, here=view, stop=stop)
+        self.stage.drain_locally("--journal", str(self.journals), *_OPTIONS, *options, view=view, stop=stop)
         if len(view.outcomes) >= _MOST_CYCLES and cycles is None and stop.is_set():
             self.signs.append(f"stalled: not drained after {_MOST_CYCLES} cycles")
         return view

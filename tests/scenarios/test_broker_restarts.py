@@ -88,14 +88,14 @@ class Programs:
         assert dead == {}, f"{when}: " + "\n".join(f"{name}: exit {ran.code}: {ran.text}" for name, ran in dead.items())
 
     def count(self, name: str, words: str) -> int:
-        return self.running[name].told().count(words)
+        return self.running[name].output().count(words)
 
     def await_announcements(self, words: str, times: int) -> None:
         """Once for each outage; on a machine that is busy a broker may be silent for seconds more than once."""
         for name in ANNOUNCE_OUTAGES:
             until(lambda name=name: self.count(name, words) >= times, f"{name} says {words}{times}", BACK_S)
-            announced = re.findall("brokers-(away|back): ", self.running[name].told())
-            assert announced == (["away", "back"] * len(announced))[: len(announced)], self.running[name].told()
+            announced = re.findall("brokers-(away|back): ", self.running[name].output())
+            assert announced == (["away", "back"] * len(announced))[: len(announced)], self.running[name].output()
 
     def behind(self) -> list[str]:
         """Those whose group does not stand at the end of what it reads."""
@@ -144,7 +144,7 @@ def test_no_following_program_dies_of_a_broker_s_restart(
             deadline = Deadline(BACK_S)
             while behind := programs.behind():
                 programs.all_live(when)
-                outputs = "\n".join(f"{name}: {programs.running[name].told()[-2000:]}" for name in behind)
+                outputs = "\n".join(f"{name}: {programs.running[name].output()[-2000:]}" for name in behind)
                 assert not deadline.expired(), f"{when}: {behind} not at the end within {BACK_S:g} s\n{outputs}"
                 time.sleep(POLL_S)
 

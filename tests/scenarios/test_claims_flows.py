@@ -47,7 +47,7 @@ def test_a_killed_workers_partitions_go_on_elsewhere_and_at_most_an_interval_is_
     with two(claims) as (a, b, _):
         before = claims.counts()
         killed = time.monotonic()
-        a.kill_family()
+        a.kill_tree()
         held = {partition for client, partition, _ in claims.done() if client == "a"}
         until(lambda: len(claims.counts()) == RECORDS * PARTITIONS, "all is done")
         took = time.monotonic() - killed
@@ -66,7 +66,7 @@ def test_a_killed_workers_partitions_go_on_elsewhere_and_at_most_an_interval_is_
 def test_a_killed_worker_drops_what_it_had_claimed_and_nothing_comes_twice(claims: ClaimsStage) -> None:
     """At-most-once: the batch at hand is lost, nothing else, and no record is worked on twice."""
     with two(claims, "--flow", "at-most-once") as (a, b, log):
-        a.kill_family()
+        a.kill_tree()
         until(lambda: log.positions() == {RECORDS}, "all is claimed")
         assert terminate_all(b, seconds=90) == [0]
 
@@ -115,7 +115,7 @@ def test_a_restarted_worker_takes_its_partitions_back_without_waiting(claims: Cl
         until(lambda: record_count(claims, "a") > 100, "it works")
         with claims.watching() as log:
             owned = {row.partition: row.token for row in log.rows()}
-            a.kill_family()
+            a.kill_tree()
             a.wait()
             done = record_count(claims, "a")
             claims.seed(RECORDS)  # it may have been through

@@ -47,8 +47,8 @@ def test_five_certain_crashes_in_a_row_lose_and_double_nothing(stage: Stage) -> 
         assert match is not None, ran.text
         left += int(match[1])
         assert stage.records(stage.names.output) == []
-        stage.nobody_left()
-    assert stage.drain_alone("--crash-prob", "0").statuses() == {Status.COMMITTED}
+        stage.no_process_left()
+    assert stage.drain_locally("--crash-prob", "0").statuses() == {Status.COMMITTED}
     assert len(stage.records(stage.names.output, READ_UNCOMMITTED)) == 100 + left
     stage.proven(inputs=100, outputs=100)
 
@@ -61,7 +61,7 @@ def test_a_crash_at_this_point_ends_with_2_and_the_next_run_heals_it(stage: Stag
     engine = () if point in THROUGH_SPARK else ALONE
     ran = stage.pipeline("--crash-prob", "1.0", "--crash-point", point.value, *engine)
     assert ran.code == 2, ran.text
-    stage.nobody_left()
+    stage.no_process_left()
     line = UNCOMMITTED if point in BEFORE_COMMIT else IN_FLIGHT if point is CrashPoint.COMMIT_IN_FLIGHT else COMMITTED
     match = line.search(ran.out)
     assert match is not None, ran.text
@@ -72,8 +72,8 @@ def test_a_crash_at_this_point_ends_with_2_and_the_next_run_heals_it(stage: Stag
         assert stage.records(stage.names.output) == []
     if line is COMMITTED:
         assert len(stage.records(stage.names.output)) == in_log
-        assert stage.waiting() == 0
-    stage.drain_alone()
+        assert stage.unstable_offsets() == 0
+    stage.drain_locally()
     stage.proven(inputs=40, outputs=40)
 
 
@@ -95,15 +95,15 @@ def is_in_a_transaction(stage: Stage, program: Running) -> bool:
 
     If so, they stay stopped. Any other one may be sending its commit, or its first record, and is seen only now.
     """
-    if not stage.waiting():
+    if not stage.unstable_offsets():
         return False
-    program.signal_family(signal.SIGSTOP)
+    program.signal_tree(signal.SIGSTOP)
     with open_transactions_admin(stage.connection, Deadline(20)) as coordinators:
         ongoing = [one for one in coordinators.ongoing() if one.state == ONGOING]
     without_offsets = {one.transactional_id for one in ongoing if OFFSETS not in {topic for topic, _ in one.places}}
     if without_offsets & {one.transactional_id for one in stage.open_transactions()}:
         return True
-    program.signal_family(signal.SIGCONT)
+    program.signal_tree(signal.SIGCONT)
     return False
 
 
@@ -117,15 +117,15 @@ def test_kill_9_at_random_moments_under_load_time_after_time(stage: Stage) -> No
         with stage.follow("--follow", "--max-records-per-transaction", "50") as program:
             program.await_cycle(times=chance.randint(1, 3))
             until(lambda: is_in_a_transaction(stage, program), "an open transaction", 30)
-            program.kill_family()
+            program.kill_tree()
             program.wait()
         assert stage.open_transactions(), "the kill met no transaction"
-        stage.nobody_left()
+        stage.no_process_left()
         now = {p: log.last_stable for p, log in stage.logs(stage.names.output).items()}
         assert now != last, "no progress between the kills"
         last = now
     assert sum(last.values()) < 30_000, "the load ended before the rounds did"
-    stage.drain_alone()
+    stage.drain_locally()
     stage.proven(inputs=30_000, outputs=30_000)
 
 
@@ -138,17 +138,17 @@ def test_a_worker_a_driver_and_a_jvm_that_die_alone_leave_nothing_behind(stage: 
     stage.seed(8_000)
     with stage.follow("--follow", *SMALL) as program:
         program.await_cycle()
-        max(program.members("pyspark.daemon"), key=lambda process: process.create_time()).kill()
+        max(program.processes_with("pyspark.daemon"), key=lambda process: process.create_time()).kill()
         before = stage.committed()
         stage.seed(8_000)  # a partition may have been drained before the look
         until(lambda: all((offset or 0) > (before[p] or 0) for p, offset in stage.committed().items()), "all go on", 30)
         psutil.Process(program.pid).kill()
         program.wait()
-        stage.nobody_left()
+        stage.no_process_left()
     stage.seed(8_000)
     with stage.follow(*SMALL) as program:
         program.await_cycle()
-        (jvm,) = [process for process in program.members("java") if process.name() == "java"]
+        (jvm,) = [process for process in program.processes_with("java") if process.name() == "java"]
         jvm.kill()
         ran = program.wait()
     assert ran.code == 3, ran.text
@@ -156,8 +156,8 @@ def test_a_worker_a_driver_and_a_jvm_that_die_alone_leave_nothing_behind(stage: 
     ours = [line for line in ran.err.splitlines() if line.startswith("pipeline: ")]
     assert ours[-1].startswith("pipeline: Spark's JVM has ended by itself (exit code -9"), ran.err
     assert "brew/driver/run.py" not in ran.err
-    stage.nobody_left()
-    stage.drain_alone()
+    stage.no_process_left()
+    stage.drain_locally()
     stage.proven(inputs=24_000, outputs=24_000)
 
 
@@ -171,10 +171,10 @@ def test_two_pipelines_with_the_same_group_at_once_write_everything_once(stage: 
         on_spark.await_cycle()  # Spark is up
         without_spark = stack.enter_context(stage.follow("--follow", *SMALL, *ALONE))
         deadline = Deadline(120)
-        while not (on_spark.heard(CONFLICT) or without_spark.heard(CONFLICT)):
+        while not (on_spark.has_printed(CONFLICT) or without_spark.has_printed(CONFLICT)):
             deadline.check("the two pipelines meet")
             for program in (on_spark, without_spark):
-                assert program.alive(), program.told()
+                assert program.alive(), program.output()
             stage.seed(2_000)
             seeded += 2_000
             until(stage.drained, "the group stands at the input's end", 90)

@@ -31,8 +31,8 @@ def test_a_killed_executor_and_speculation_change_nothing(stage: Stage) -> None:
     options = ["--master", "local-cluster[2,1,1024]", "--max-records-per-transaction", "200", *conf]
     with stage.follow(*options) as program:
         program.await_cycle(seconds=180)
-        until(lambda: len(program.members(EXECUTOR)) == 2, "both executors")
-        program.members(EXECUTOR)[0].kill()
+        until(lambda: len(program.processes_with(EXECUTOR)) == 2, "both executors")
+        program.processes_with(EXECUTOR)[0].kill()
         ran = program.wait(180)
     assert ran.code == 0, ran.text
     assert "Traceback" not in ran.text

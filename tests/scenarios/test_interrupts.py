@@ -34,7 +34,7 @@ def ended_well(stage: Stage, ran: Ran, took: float, *codes: int) -> None:
     assert took < LONGEST_STOP_S
     stage.nothing_open()
     stage.nothing_open(stage.names.dead_letter)
-    stage.nobody_left()
+    stage.no_process_left()
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_an_interrupted_drain_ends_clean_with_128_and_the_signals_number(
     assert f"stopped by {number.name}" in ran.err, ran.text
     assert len(ran.err.splitlines()) == 1, ran.err
     assert not stage.drained(), "the drain ended before the signal came"
-    stage.drain_alone()
+    stage.drain_locally()
     stage.proven(inputs=ORDERS)
 
 
@@ -72,7 +72,7 @@ def test_ctrl_c_ends_a_following_run_with_0(stage: Stage) -> None:
         program.await_cycle()
         ran, took = interrupted(program, signal.SIGINT, "group")
     ended_well(stage, ran, took, 0)
-    stage.drain_alone()
+    stage.drain_locally()
     stage.proven(inputs=20)
 
 
@@ -86,9 +86,9 @@ def test_ctrl_c_on_submit_is_spark_submits_and_the_next_run_heals_it(stage: Stag
         ran, took = interrupted(program, signal.SIGINT, "group")
     assert ran.code == 128 + signal.SIGINT, ran.text
     assert took < LONGEST_STOP_S
-    stage.nobody_left()
+    stage.no_process_left()
     assert not stage.drained(), "the drain ended before the signal came"
-    stage.drain_alone()
+    stage.drain_locally()
     stage.nothing_open()
     stage.proven(inputs=ORDERS)
 
@@ -101,7 +101,7 @@ def test_ctrl_c_through_make_leaves_nothing_open(stage: Stage) -> None:
         program.await_cycle()
         ran, took = interrupted(program, signal.SIGINT, "group")
     ended_well(stage, ran, took, -signal.SIGINT)
-    stage.drain_alone()
+    stage.drain_locally()
     stage.proven(inputs=ORDERS)
 
 
@@ -128,5 +128,5 @@ def test_sigterm_ends_a_following_run_within_ten_seconds(
     assert any("stopping" in note for note in ran.notes), ran.text
     assert list(tmp_path.iterdir()) == []
     assert load == "idle" or not stage.drained(), "the load ended before the signal came"
-    stage.drain_alone()
+    stage.drain_locally()
     stage.proven(inputs=2 * orders if load == "idle" else orders)

@@ -70,7 +70,7 @@ def test_vanished_offsets_end_with_3_and_restore_goes_on_exactly_once(stage: Sta
     """Kafka's own tool deletes the group's offsets; the sentence names both ways out, and the first one holds."""
     stage.create(2)
     stage.seed(40)
-    stage.drain_alone()
+    stage.drain_locally()
     output = stage.tool(
         "kafka-consumer-groups", "--delete-offsets", "--group", stage.names.group, "--topic", stage.names.input
     )
@@ -79,7 +79,7 @@ def test_vanished_offsets_end_with_3_and_restore_goes_on_exactly_once(stage: Sta
     ran = stage.pipeline()
     assert refused(ran, "offsets-vanished", "--on-missing-position restore", "start-over") == (ExitCode.REFUSED, [])
     assert stage.outputs() == 40
-    stage.drain_alone("--on-missing-position", "restore")
+    stage.drain_locally("--on-missing-position", "restore")
     stage.proven(inputs=50, outputs=50)
 
 
@@ -87,7 +87,7 @@ def test_a_range_that_retention_took_ends_with_3_and_names_it(stage: Stage) -> N
     """What is lost is said with its offsets before a single record is written."""
     stage.create(1)
     stage.seed(10)
-    stage.drain_alone()
+    stage.drain_locally()
     stage.seed(10)
     stage.admin.delete_records([TopicPartition(stage.names.input, 0, 13)])[
         TopicPartition(stage.names.input, 0, 13)

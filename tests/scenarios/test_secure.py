@@ -35,22 +35,22 @@ def stage(secure: Secure, names: Names) -> Iterator[SecureStage]:
     made.create(2, output=2, dead_letter=2)
     made.grant_all()
     yield made
-    made.nobody_left()
+    made.no_process_left()
 
 
 def _seed(stage: SecureStage, count: int) -> None:
-    with stage.acting("admin"):
+    with stage.acting_as("admin"):
         stage.seed(count)
 
 
 def _proven(stage: SecureStage, **expected: int) -> None:
-    with stage.acting(PROOF):
+    with stage.acting_as(PROOF):
         stage.proven(**expected)
 
 
 def _counted(stage: SecureStage, isolation: str) -> int:
     words = ("count", "--bootstrap", stage.broker.bootstrap, "--topic", stage.names.output, "--json")
-    code, output = stage.here(downstream, *words, "--isolation", isolation, user=DOWNSTREAM)
+    code, output = stage.run_as(downstream, *words, "--isolation", isolation, user=DOWNSTREAM)
     assert code == ExitCode.DONE, output
     return int(json.loads(output)["records"])
 
@@ -93,17 +93,17 @@ def test_the_crash_story_with_the_least_rights(stage: SecureStage, tmp_path: Pat
 def test_the_tools_of_an_operator_work_with_a_password(stage: SecureStage) -> None:
     """Raw batches and open transactions go through another client library."""
     _seed(stage, 10)
-    code, output = stage.here(pipeline, "run", *stage.options(), "--master", "none", user=PIPELINE)
+    code, output = stage.run_as(pipeline, "run", *stage.options(), "--master", "none", user=PIPELINE)
     assert code == ExitCode.DONE, output
     bootstrap = ("--bootstrap", stage.broker.bootstrap)
     for words in (
         ("lag", *bootstrap, "--input", stage.names.input, "--group", stage.names.group, "--json"),
         ("doctor", *bootstrap, "--topic", stage.names.output, "--json"),
     ):
-        code, output = stage.here(pipeline, *words, user=OPERATOR)
+        code, output = stage.run_as(pipeline, *words, user=OPERATOR)
         assert code == ExitCode.DONE, output
         assert json.loads(output)
-    code, output = stage.here(proof, "end-offsets", *bootstrap, "--topic", stage.names.output, "--json", user=PROOF)
+    code, output = stage.run_as(proof, "end-offsets", *bootstrap, "--topic", stage.names.output, "--json", user=PROOF)
     assert sum(partition["visible"] for partition in json.loads(output)) == 10
 
 
@@ -113,7 +113,7 @@ def test_the_other_ways_to_log_in_work_too(stage: SecureStage, mechanism: str, t
     text = text.replace("ca.pem", str(stage.secure.security.folder / "ca.pem"))
     write_private(tmp_path / "c.properties", text.encode())
     words = ("--client-config", str(tmp_path / "c.properties"), "--master", "none", "--progress", "none")
-    code, output = stage.here(pipeline, "run", *stage.options(), *words, user=PIPELINE)
+    code, output = stage.run_as(pipeline, "run", *stage.options(), *words, user=PIPELINE)
     assert code == ExitCode.DONE, output
 
 
@@ -178,7 +178,7 @@ def test_a_right_that_is_taken_in_the_middle_ends_the_run_by_name(stage: SecureS
     # Whoever may not use the id can't abort either: what was open then is the brokers' to end, by its time-out.
     until(lambda: stage.open_transactions() == [], "the end of what was open", 40)
     stage.secure.grant(PIPELINE, right)
-    code, output = stage.here(pipeline, "run", *stage.options(), "--master", "none", user=PIPELINE)
+    code, output = stage.run_as(pipeline, "run", *stage.options(), "--master", "none", user=PIPELINE)
     assert code == ExitCode.DONE, output
     _proven(stage, inputs=2200)
 
@@ -195,7 +195,7 @@ def test_three_brokers_know_each_other_and_their_users(names: Names) -> None:
         stage = SecureStage(secure.broker, names, secure)
         stage.create(3)
         stage.grant_all()
-        with stage.acting("admin"):
+        with stage.acting_as("admin"):
             stage.seed(10)
         until(lambda: sum(log.end for log in stage.logs(names.input).values()) == 10, "the orders")
         described = topics.describe_one(stage.admin, names.input, Deadline(20))

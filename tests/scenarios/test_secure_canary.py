@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from harness.campaigns import campaign
-from harness.canary import CANARY, found, in_files
+from harness.canary import CANARY, leaking_files, leaks
 from harness.live import get
 from harness.names import Names
 from harness.probed import PAGES, Probed
@@ -46,7 +46,7 @@ def stage(secure: Secure, names: Names) -> Iterator[SecureStage]:
     cluster_admin.set_passwords(secure.admin, {PIPELINE: Secret(CANARY)}, SCRAM, Deadline(ASK_S))
     yield made
     cluster_admin.set_passwords(secure.admin, {PIPELINE: old}, SCRAM, Deadline(ASK_S))
-    made.nobody_left()
+    made.no_process_left()
 
 
 def _config(stage: SecureStage, folder: Path, password: str) -> Path:
@@ -61,7 +61,7 @@ def _config(stage: SecureStage, folder: Path, password: str) -> Path:
 def _command_lines_and_environments(program: Running) -> tuple[list[str], dict[int, str]]:
     """Command lines, and the environment that each process was started with."""
     lines, environments = [], {}
-    for member in program.family():
+    for member in program.process_tree():
         with contextlib.suppress(psutil.Error, OSError):
             lines.append(" ".join(member.cmdline()))
             environments[member.pid] = Path(f"/proc/{member.pid}/environ").read_text(errors="replace")
@@ -89,7 +89,7 @@ def test_a_planted_password_is_in_no_word_that_a_run_leaves(
         monkeypatch.setenv(VARIABLE, CANARY)
     monkeypatch.setenv("BREW_CLIENT_LOG", "1")
     monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
-    with stage.acting("admin"):
+    with stage.acting_as("admin"):
         stage.seed(40, "--bad-every", "5")
     options = ("--client-config", str(config), "--verbose", "--journal", str(traces / "journal"), "--follow")
     conf = (*event_log(traces / "events"), "--conf", f"spark.local.dir={traces / 'spark'}")
@@ -101,24 +101,24 @@ def test_a_planted_password_is_in_no_word_that_a_run_leaves(
         if master != "none":
             assert len(lines) >= 3, "the driver, its JVM and a worker"
             assert any("java" in line for line in lines)
-        assert found(*lines) == []
-        pids = {pid for pid, text in environments.items() if found(text)}
+        assert leaks(*lines) == []
+        pids = {pid for pid, text in environments.items() if leaks(text)}
         assert pids == ({program.pid} if comes_from == "environment" else set())
         program.await_line(lambda line: '"name": "transact ' in line)
         os.kill(program.pid, signal.SIGABRT)  # Python's crash report: the stacks of all threads
         crashed = program.wait(30)
-    stage.nobody_left()  # the JVM tidies up behind its driver, and may write a last word
+    stage.no_process_left()  # the JVM tidies up behind its driver, and may write a last word
     assert "Fatal Python error: Aborted" in crashed.text
-    assert found(crashed.text) == []
+    assert leaks(crashed.text) == []
     assert bool(files(traces / "events")) is (master != "none"), "there is an event log to look into"
     by_spark = (master, reader) == ("local[2]", "connector")
     assert (read_by_spark(traces / "events") is not None) is by_spark
     assert list((traces / "journal").iterdir())
-    assert in_files(traces) == []
+    assert leaking_files(traces) == []
 
     (traces / "events" / "control").write_text(f"x{CANARY}x")
-    assert in_files(traces) == [traces / "events" / "control"], "the check of the check"
-    assert in_files(secret) == ([config] if comes_from == "file" else [])
+    assert leaking_files(traces) == [traces / "events" / "control"], "the check of the check"
+    assert leaking_files(secret) == ([config] if comes_from == "file" else [])
 
 
 def _check_pages(probed: Probed, stage: SecureStage) -> None:
@@ -126,7 +126,7 @@ def _check_pages(probed: Probed, stage: SecureStage) -> None:
     probed.until(lambda status: status.totals.records == 40, "all is worked on")
     for page in PAGES:
         code, body = probed.ask(page)
-        assert (code, found(body.decode())) == (200, []), page
+        assert (code, leaks(body.decode())) == (200, []), page
     producers = json.loads(probed.ask("/status?producers")[1])
     assert stage.names.input in json.dumps(producers)
 
@@ -139,16 +139,16 @@ def test_a_planted_password_is_in_no_refusal(stage: SecureStage, tmp_path: Path)
     client_config = ("--client-config", str(config))
 
     def refused(code: ExitCode, *more: str) -> str:
-        exit_code, output = stage.here(pipeline, *run, *more, user=PIPELINE)
-        assert (exit_code, found(output)) == (code, []), output
+        exit_code, output = stage.run_as(pipeline, *run, *more, user=PIPELINE)
+        assert (exit_code, leaks(output)) == (code, []), output
         return output
 
     assert "_AUTHENTICATION" in refused(ExitCode.REFUSED), "the old password"
     wrong = ("--client-config", str(_config(stage, tmp_path / "secret", f"{CANARY}-or-nearly")))
     assert "_AUTHENTICATION" in refused(ExitCode.REFUSED, *wrong)
     for command, *words in _operator_commands(stage):
-        exit_code, output = stage.here(pipeline, command, *words, "--json", *wrong, user=PIPELINE)
-        assert (exit_code, found(output)) == (ExitCode.REFUSED, []), output
+        exit_code, output = stage.run_as(pipeline, command, *words, "--json", *wrong, user=PIPELINE)
+        assert (exit_code, leaks(output)) == (ExitCode.REFUSED, []), output
         assert "_AUTHENTICATION" in json.loads(output)["error"]
     config = _config(stage, tmp_path / "secret", CANARY)
     config.write_text(config.read_text() + f"isolation.level={CANARY}\nunknown={CANARY}\n")
@@ -166,7 +166,7 @@ def test_a_planted_password_is_on_no_page_that_an_operator_looks_at(stage: Secur
     (tmp_path / "secret").mkdir()
     stage.secure.grant(PIPELINE, *(replace(right, user=PIPELINE) for right in stage.rights(OPERATOR)))
     client_config = ("--client-config", str(_config(stage, tmp_path / "secret", CANARY)))
-    with stage.acting("admin"):
+    with stage.acting_as("admin"):
         stage.seed(10, "--bad-every", "5")
     names, bootstrap = stage.names, ("--bootstrap", stage.broker.bootstrap)
     options = stage.options()
@@ -192,14 +192,14 @@ def test_a_planted_password_is_on_no_page_that_an_operator_looks_at(stage: Secur
     for program, *words in commands:
         for more in ((), ("--json",)) if words[0] not in {"run", "submit"} and "--out" not in words else ((),):
             filled = [word.format(rejected=_rejected(stage)) if word == "{rejected}" else word for word in words]
-            code, output = stage.here(program, *filled, *more, *client_config, user="nobody")
-            assert (code, found(output)) == (ExitCode.DONE, []), f"{words}: {output}"
+            code, output = stage.run_as(program, *filled, *more, *client_config, user="nobody")
+            assert (code, leaks(output)) == (ExitCode.DONE, []), f"{words}: {output}"
             assert output.strip(), words
             texts.append(output)
     assert names.output in page.read_text()
     assert "<svg" in picture.read_text()
     _reported(tmp_path / "report", texts, names.output)
-    assert in_files(tmp_path) == [tmp_path / "secret" / "client.properties"]
+    assert leaking_files(tmp_path) == [tmp_path / "secret" / "client.properties"]
 
     with stage.python("pipeline", "ui", *options, "--port", "0", *client_config) as program:
         line = program.await_line(lambda line: line.startswith("live view at http://127.0.0.1:"))
@@ -208,7 +208,7 @@ def test_a_planted_password_is_on_no_page_that_an_operator_looks_at(stage: Secur
         texts = [get(port, path)[2] for path in ("/", "/view.json", "/page.js", "/page.css")]
         program.terminate()
         texts.append(program.wait(20).text)
-    assert found(*texts) == []
+    assert leaks(*texts) == []
 
 
 def _operator_commands(stage: SecureStage) -> list[tuple[str, ...]]:
@@ -240,7 +240,7 @@ def _reported(folder: Path, texts: Sequence[str], topic: str) -> None:
     with contextlib.redirect_stdout(stdout):
         assert exit_code_of(proof, "proof", [*words, "--summary-md", str(summary), "--json"]) == ExitCode.DONE
     assert topic in page.read_text()
-    assert found(stdout.getvalue(), page.read_text(), summary.read_text()) == []
+    assert leaks(stdout.getvalue(), page.read_text(), summary.read_text()) == []
 
 
 def _positions(port: int) -> set[int | None]:

@@ -60,7 +60,7 @@ def two(stage: Stage, *options: str, interval_s: float = INTERVAL_S) -> Iterator
 
 
 def so_far(program: Running) -> Ran:
-    return Ran(0, program.told(), "", 0.0)
+    return Ran(0, program.output(), "", 0.0)
 
 
 def partitions(ran: Ran) -> set[int]:
@@ -91,7 +91,7 @@ def test_two_drivers_divide_the_partitions_and_one_takes_over_when_the_other_is_
         stage.seed(1_600, "--start", "400")
         orphaned = partitions(so_far(first))
         killed = time.monotonic()
-        first.kill_family()
+        first.kill_tree()
         stage.seed(80, "--start", "2000")  # a partition may have been drained before the kill
         until(lambda: orphaned <= partitions(so_far(second)), "commits in what the other one held", TAKE_OVER_S)
         seconds = time.monotonic() - killed
@@ -108,10 +108,10 @@ def test_a_driver_that_slept_is_fenced_and_takes_a_part_again(stage: Stage) -> N
         until(stage.drained, "a position in each partition")
         stage.seed(4_000, "--start", "80")
         first.await_cycle()
-        first.signal_family(signal.SIGSTOP)
+        first.signal_tree(signal.SIGSTOP)
         works_on(second, PARTITIONS)
         second.await_cycle(times=4)
-        first.signal_family(signal.SIGCONT)
+        first.signal_tree(signal.SIGCONT)
         first.await_line(lambda line: "; lost " in line)  # it may have a new part by the same look
         first.await_line(lambda line: f"works on {PARTITIONS // 2} of" in line, times=2)
         stage.seed(800, "--start", "4080")
@@ -149,8 +149,8 @@ def test_drivers_that_drain_end_when_all_is_drained_whoever_did_it(stage: Stage)
         first.await_cycle()
         stage.seed(400, "--start", "1600")  # behind the first one's goal: whatever it does, the others have a part
         with driver(stage, 1, *TINY) as second, driver(stage, 2, *TINY) as third:
-            until(lambda: any(" works on " in program.told() for program in (second, third)), "another one works")
-            first.kill_family()
+            until(lambda: any(" works on " in program.output() for program in (second, third)), "another one works")
+            first.kill_tree()
             results = [second.wait(90), third.wait(90)]
     assert [ran.code for ran in results] == [0, 0], [ran.text for ran in results]
     assert partitions(results[0]) | partitions(results[1])
@@ -162,7 +162,7 @@ def test_without_a_look_at_the_claims_drivers_fence_each_other(stage: Stage) -> 
     stage.create(PARTITIONS)
     blind = [stage.start([sys.executable, "-c", BLIND, *words(stage, number, "--follow", *TINY)]) for number in (0, 1)]
     with blind[0], blind[1]:
-        until(lambda: all("probes at" in program.told() for program in blind), "both are up")
+        until(lambda: all("probes at" in program.output() for program in blind), "both are up")
         stage.seed(2_000)
 
         def in_each_others_way() -> bool:
@@ -171,9 +171,9 @@ def test_without_a_look_at_the_claims_drivers_fence_each_other(stage: Stage) -> 
 
         until(lambda: in_each_others_way() or stage.drained(), "fences, and commits of both", 60)
         # Two that fence each other may go on so for long; one of them goes, and the other does the rest.
-        assert terminate_all(blind[0]) == [0], blind[0].told()
+        assert terminate_all(blind[0]) == [0], blind[0].output()
         until(stage.drained, "the work of the one that is left", 60)
-        assert terminate_all(blind[1]) == [0], blind[1].told()
+        assert terminate_all(blind[1]) == [0], blind[1].output()
         results = [so_far(program) for program in blind]
     assert fences(*results) > FEW
     assert partitions(results[0]) & partitions(results[1])

@@ -56,7 +56,7 @@ def test_after_kill_9_the_next_one_takes_over_before_anything_times_out(stage: S
         stage.seed(1_600)
         worker.await_line(committed)
         killed = time.monotonic()
-        worker.kill_family()
+        worker.kill_tree()
         stage.seed(40)  # it may have been through
         seconds = took(standby, killed)
         print(f"{reader}: {seconds:.2f} s from the kill to the first commit, interval {INTERVAL_S:g} s")
@@ -92,13 +92,13 @@ def test_a_driver_that_slept_is_fenced_and_stands_by_again(stage: Stage) -> None
     with two(stage, "--follow", "--max-records-per-transaction", "20") as (worker, standby):
         stage.seed(1_600)
         worker.await_line(committed)
-        worker.signal_family(signal.SIGSTOP)
+        worker.signal_tree(signal.SIGSTOP)
         stage.seed(40)  # it may have been through
         standby.await_line(committed)
-        worker.signal_family(signal.SIGCONT)
+        worker.signal_tree(signal.SIGCONT)
         worker.await_line(lambda line: "driver-0 stands by, driver-1 works" in line)
         until(stage.drained, "the work of both")
-        standby.kill_family()
+        standby.kill_tree()
         stage.seed(40)
         worker.await_line(lambda line: "driver-0 works, after driver-1" in line)
         until(stage.drained, "its second turn")

@@ -38,11 +38,11 @@ def test_kills_around_the_commit_lose_and_double_nothing(
     """Before, in and behind the commit, and anywhere: rows are the outputs, the money is conserved, one effect each."""
     killed = campaign(_stage(store, broker, postgres, names), store, KILLS, seed=7)
     assert sum(killed.kills.values()) == KILLS
-    assert killed.findings == {}, killed.told
+    assert killed.findings == {}, killed.report
     if store == "ledger":
-        assert (killed.told["rows"], killed.told["cents"]) == (killed.orders, killed.told["booked_cents"])
+        assert (killed.report["rows"], killed.report["cents"]) == (killed.orders, killed.report["booked_cents"])
     else:
-        assert (killed.told["messages"], killed.told["effects"]) == (killed.orders, killed.orders)
+        assert (killed.report["messages"], killed.report["effects"]) == (killed.orders, killed.orders)
 
 
 def test_the_duplicates_of_the_claim_beside_the_effect_are_counted(broker: Broker, redis: Redis, names: Names) -> None:
@@ -50,7 +50,7 @@ def test_the_duplicates_of_the_claim_beside_the_effect_are_counted(broker: Broke
     enriched.make_topic(broker.bootstrap, names.output)
     stage = ReceiveStage(broker.bootstrap, names.output, names.group, redis=redis.url)
     killed = campaign(stage, "redis", 3, seed=7, moments=[CrashMoment.BEFORE_COMMIT])
-    assert killed.told["effects"] == killed.orders + 3
+    assert killed.report["effects"] == killed.orders + 3
     assert "receiver-lost" not in killed.findings
 
 
@@ -59,4 +59,4 @@ def test_each_bug_is_seen(store: str, bug: str, broker: Broker, postgres: Postgr
     """The same kills with a bug put in: the check names what it did, so its silence above means something."""
     moment = CrashMoment.AFTER_COMMIT if bug == "position-of-kafka" else CrashMoment.BEFORE_COMMIT
     killed = campaign(_stage(store, broker, postgres, names), store, 1, seed=7, bug=bug, moments=[moment])
-    assert killed.findings[LOST_OR_TWICE[bug]] >= 1, killed.told
+    assert killed.findings[LOST_OR_TWICE[bug]] >= 1, killed.report

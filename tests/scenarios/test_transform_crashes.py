@@ -42,8 +42,8 @@ def test_crashes_amid_fan_out_lose_and_double_nothing(stage: Stage, point: Crash
         assert match is not None, ran.text
         assert (ran.code, int(match[1]) > 0) == (2, True), ran.text
         left += int(match[1])
-        stage.nobody_left()
-    stage.drain_alone(*options(stage))
+        stage.no_process_left()
+    stage.drain_locally(*options(stage))
     code, report = stage._proof("verify", *stage.options(), *options(stage), "--settled")
     assert code == 0, report
     assert (report["inputs"], report["outputs"]) == (2 * CLICKS, 180)

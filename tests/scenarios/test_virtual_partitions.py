@@ -146,7 +146,7 @@ def test_a_killed_caller_repeats_calls_and_skips_none(stage: Stage) -> None:
                     lambda: any(position > stored[-1][p] for p, position in positions(stage).items()),
                     "a position further on",
                 )
-                program.kill_family()
+                program.kill_tree()
             stored.append(positions(stage))
         with stage.python(*call(stage, service, *FIXED)) as program:
             done = program.wait(60)

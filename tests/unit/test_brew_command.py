@@ -8,7 +8,7 @@ import sys
 
 import click
 import pytest
-from harness.commands import PROGRAMS, below, command_of
+from harness.commands import PROGRAMS, all_commands, command_of
 from harness.pages import PACKAGES, ROOT
 
 import brew
@@ -55,7 +55,9 @@ def test_the_sandbox_is_a_group_and_the_only_name_that_it_shares_is_resolved_on_
     """`setup`: Spark's jars at the top level, a broker below `sandbox`."""
     group = command_of(cli, "sandbox")
     assert isinstance(group, click.Group)
-    assert [path for path, _ in below("sandbox", group)] == [path for path, _ in below("sandbox", sandbox)]
+    assert [path for path, _ in all_commands("sandbox", group)] == [
+        path for path, _ in all_commands("sandbox", sandbox)
+    ]
     names = {name: {*program.list_commands(click.Context(program))} for name, program in PROGRAMS.items()}
     shared = {one for name, own in names.items() for other in names if other != name for one in own & names[other]}
     assert shared == {"setup"}
@@ -105,7 +107,9 @@ def test_help_lists_every_command_in_its_section(capsys: pytest.CaptureFixture[s
 
 def test_no_help_names_another_program_for_what_brew_can_do() -> None:
     """Examples and options of every command, at every level; a command that `brew` has not keeps its own name."""
-    helps = {path: command.get_help(click.Context(command, info_name=path)) for path, command in below("brew", cli)}
+    helps = {
+        path: command.get_help(click.Context(command, info_name=path)) for path, command in all_commands("brew", cli)
+    }
     others = tuple(f"{before}{name} " for before in ("python -m ", "`") for name in PROGRAMS)
     assert [(path, other) for path, text in helps.items() for other in others if other in text] == []
     assert "  brew lag --watch" in helps["brew lag"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
-from harness.commands import PROGRAMS, below, command_of, script
+from harness.commands import PROGRAMS, all_commands, command_of, script
 from harness.pages import ROOT
 
 from brew import config_file
@@ -39,7 +39,7 @@ brokers = 3
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a brew.toml, without the variables of whoever runs the tests."""
-    for _, command in below("brew", cli):
+    for _, command in all_commands("brew", cli):
         for option in command.params:
             for name in variables(option):
                 monkeypatch.delenv(name, raising=False)

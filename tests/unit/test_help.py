@@ -6,14 +6,14 @@ import re
 
 import click
 import pytest
-from harness.commands import PROGRAMS, below, command_of
+from harness.commands import PROGRAMS, all_commands, command_of
 
 from brew.cli import CONTEXT, exit_code_of
 from brew.command import MOST_SHOWN, Command
 from brew.names import ExitCode
 from proof.seed import orders
 
-COMMANDS = {path: command for name, group in PROGRAMS.items() for path, command in below(name, group)}
+COMMANDS = {path: command for name, group in PROGRAMS.items() for path, command in all_commands(name, group)}
 
 
 def _unexplained(command: click.Command) -> list[str]:

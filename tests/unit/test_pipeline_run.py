@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from harness.lease_play import run_context
+from harness.lease_coordinator import run_context
 
 from brew.connection import Connection
 from brew.driver import limits, run

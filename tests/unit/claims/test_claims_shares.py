@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from harness.claims import MemoryLog, Shared, beat, claim, member, pass_by, release
+from harness.claims import MemoryLog, Shared, advance, beat, claim, member, release
 
 from brew.claims import member as claims_member
 from brew.claims.log import Item
@@ -66,25 +66,25 @@ def test_what_does_not_divide_stays_with_those_that_hold_the_most() -> None:
 
 def test_partitions_that_come_to_the_topic_are_shared_too(shared: Shared) -> None:
     a, b = member(shared, "a", (0, 1)), member(shared, "b", (0, 1))
-    pass_by(shared, 1.0, a, b)
+    advance(shared, 1.0, a, b)
     for one in (a, b):
         one.membership = replace(one.membership, partitions=(0, 1, 2, 3))
-    pass_by(shared, 1.0, a, b)
+    advance(shared, 1.0, a, b)
     assert [len(one.held()) for one in (a, b)] == [2, 2]
 
 
 def test_members_that_share_and_members_that_take_all_refuse_each_other(shared: Shared) -> None:
     """Neither sees the other's claims; once those are stale or given back, either way is open."""
     exclusive = member(shared, "a", (WHOLE_TOPIC,))
-    pass_by(shared, 0.2, exclusive)
+    advance(shared, 0.2, exclusive)
     with pytest.raises(Refused, match=r"'a' of group .* as a whole, and 'b' would take it divided"):
         member(shared, "b", (0, 1))
     exclusive.leave(Deadline(5))
     part = member(shared, "b", (0, 1))
-    pass_by(shared, 0.2, part)
+    advance(shared, 0.2, part)
     with pytest.raises(Refused, match="divided, and 'c' would take it as a whole"):
         member(shared, "c", (WHOLE_TOPIC,))
-    pass_by(shared, 2.5)
+    advance(shared, 2.5)
     member(shared, "c", (WHOLE_TOPIC,))
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from harness.recorded import Scene
+from harness.recorded import TimedRecorder
 
 
 @pytest.fixture
-def scene() -> Scene:
-    return Scene()
+def scene() -> TimedRecorder:
+    return TimedRecorder()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from harness.recorded import PLACE, Scene
+from harness.recorded import PLACE, TimedRecorder
 
 from brew.observability.counters import Ending
 from brew.observability.health import Bounds, PartitionTimes, Program, live, ready, started, state_and_reason, state_of
@@ -135,7 +135,9 @@ def test_a_program_whose_partitions_are_all_idle_is_idle() -> None:
     assert state_of(Program(Phase.STOPPING, 0), [busy]) is State.STOPPING
 
 
-def test_the_lag_in_seconds_is_0_where_nothing_is_left_and_else_as_old_as_the_last_one_done(scene: Scene) -> None:
+def test_the_lag_in_seconds_is_0_where_nothing_is_left_and_else_as_old_as_the_last_one_done(
+    scene: TimedRecorder,
+) -> None:
     """The scene's clock is the wall's, too: at 1000 s a record of 900,000 ms is 100 s old."""
 
     def lag_s() -> float | None:
@@ -161,7 +163,7 @@ def test_the_lag_in_seconds_is_0_where_nothing_is_left_and_else_as_old_as_the_la
     assert lag_s() == 0, "from a clock that is ahead of ours"
 
 
-def test_who_does_not_know_its_records_times_tells_no_age_of_what_is_left(scene: Scene) -> None:
+def test_who_does_not_know_its_records_times_tells_no_age_of_what_is_left(scene: TimedRecorder) -> None:
     """A small number would be a lie: a position that moves may be hours behind."""
     scene.recorder.surveyed(PLACE, 0, 10, 10)
     scene.after(3).moved(PLACE, 5)

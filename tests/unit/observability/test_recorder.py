@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 
 import pytest
-from harness.recorded import PLACE, Scene
+from harness.recorded import PLACE, TimedRecorder
 
 from brew.observability.counters import Ended, Ending, Histogram, Rate
 from brew.observability.status import PartitionState, Phase, Status, from_json
 
 
-def test_a_partition_that_stands_still_with_work_is_stuck_and_heals_with_a_commit(scene: Scene) -> None:
+def test_a_partition_that_stands_still_with_work_is_stuck_and_heals_with_a_commit(scene: TimedRecorder) -> None:
     scene.recorder.surveyed(PLACE, 0, 10, 10)
     for _ in range(10):
         scene.after(20).surveyed(PLACE, 0, 10, 10)
@@ -24,7 +24,7 @@ def test_a_partition_that_stands_still_with_work_is_stuck_and_heals_with_a_commi
     assert scene.state() is PartitionState.IDLE
 
 
-def test_commits_that_keep_coming_keep_a_partition_with_endless_work_healthy(scene: Scene) -> None:
+def test_commits_that_keep_coming_keep_a_partition_with_endless_work_healthy(scene: TimedRecorder) -> None:
     for number in range(100):
         scene.after(150).surveyed(PLACE, number, 1_000_000, 1_000_000)
         scene.end(Ending.COMMITTED, number, number + 1)
@@ -32,7 +32,7 @@ def test_commits_that_keep_coming_keep_a_partition_with_endless_work_healthy(sce
 
 
 @pytest.mark.parametrize("ending", sorted({*Ending} - {Ending.COMMITTED}))
-def test_attempts_that_fail_do_not_count_as_progress(scene: Scene, ending: Ending) -> None:
+def test_attempts_that_fail_do_not_count_as_progress(scene: TimedRecorder, ending: Ending) -> None:
     scene.recorder.surveyed(PLACE, 0, 10, 10)
     for _ in range(11):
         scene.after(20).surveyed(PLACE, 0, 10, 10)
@@ -40,7 +40,7 @@ def test_attempts_that_fail_do_not_count_as_progress(scene: Scene, ending: Endin
     assert scene.state() is PartitionState.STUCK
 
 
-def test_fenced_is_told_until_something_is_committed(scene: Scene) -> None:
+def test_fenced_is_told_until_something_is_committed(scene: TimedRecorder) -> None:
     scene.recorder.surveyed(PLACE, 0, 20, 20)
     scene.end(Ending.FENCED, detail="a newer attempt")
     assert (scene.state(), scene.partition().transactions.fenced) == (PartitionState.FENCED, 1)
@@ -49,7 +49,7 @@ def test_fenced_is_told_until_something_is_committed(scene: Scene) -> None:
     assert scene.state() is PartitionState.WORKING
 
 
-def test_work_behind_somebodys_open_transaction_is_blocked_and_its_time_does_not_count(scene: Scene) -> None:
+def test_work_behind_somebodys_open_transaction_is_blocked_and_its_time_does_not_count(scene: TimedRecorder) -> None:
     """When the transaction ends, the partition has its whole time again."""
     scene.recorder.surveyed(PLACE, 10, 10, 15)
     for _ in range(100):
@@ -61,7 +61,7 @@ def test_work_behind_somebodys_open_transaction_is_blocked_and_its_time_does_not
     assert scene.state() is PartitionState.WORKING
 
 
-def test_brokers_that_are_away_are_waited_for_as_long_as_the_program_does(scene: Scene) -> None:
+def test_brokers_that_are_away_are_waited_for_as_long_as_the_program_does(scene: TimedRecorder) -> None:
     """Then it should have ended by itself; when they are back, time starts anew."""
     scene.recorder.surveyed(PLACE, 0, 10, 10)
     for _ in range(18):
@@ -78,7 +78,7 @@ def test_brokers_that_are_away_are_waited_for_as_long_as_the_program_does(scene:
     assert scene.state() is PartitionState.WORKING
 
 
-def test_each_ending_is_told_as_itself(scene: Scene) -> None:
+def test_each_ending_is_told_as_itself(scene: TimedRecorder) -> None:
     """A commit without an answer may have been applied: who calls it aborted looks for an abort that never was."""
     scene.recorder.surveyed(PLACE, 0, 10, 10)
     for times, ending in enumerate(Ending, 1):
@@ -88,7 +88,7 @@ def test_each_ending_is_told_as_itself(scene: Scene) -> None:
     assert {ending: getattr(transactions, ending) for ending in Ending} == {one: n for n, one in enumerate(Ending, 1)}
 
 
-def test_an_open_transaction_has_an_age(scene: Scene) -> None:
+def test_an_open_transaction_has_an_age(scene: TimedRecorder) -> None:
     scene.recorder.begun(PLACE)
     scene.recorder.surveyed(PLACE, 0, 10, 10)
     assert scene.partition().open_s is None, "nobody has the partition then"
@@ -99,7 +99,7 @@ def test_an_open_transaction_has_an_age(scene: Scene) -> None:
     assert scene.partition().open_s is None
 
 
-def test_recovery_is_from_the_first_failure_in_a_row_to_the_commit(scene: Scene) -> None:
+def test_recovery_is_from_the_first_failure_in_a_row_to_the_commit(scene: TimedRecorder) -> None:
     scene.recorder.surveyed(PLACE, 0, 0, 0)
     scene.after(5)
     scene.end(Ending.FENCED)
@@ -114,7 +114,7 @@ def test_recovery_is_from_the_first_failure_in_a_row_to_the_commit(scene: Scene)
     assert scene.recorder.snapshot()[1].recoveries == 1
 
 
-def test_what_was_left_over_at_the_start_is_recovered_with_the_first_commit(scene: Scene) -> None:
+def test_what_was_left_over_at_the_start_is_recovered_with_the_first_commit(scene: TimedRecorder) -> None:
     """After a crash that is the time in which nobody worked, as far as this process can know it."""
     scene.after(4).surveyed(PLACE, 0, 10, 10)
     scene.after(1)
@@ -122,7 +122,7 @@ def test_what_was_left_over_at_the_start_is_recovered_with_the_first_commit(scen
     assert scene.recorder.status().totals.recovery_s == 5
 
 
-def test_counters_outlive_partitions_that_go_and_come_back(scene: Scene) -> None:
+def test_counters_outlive_partitions_that_go_and_come_back(scene: TimedRecorder) -> None:
     """Prometheus takes a counter that falls for a restart."""
     scene.end(Ending.COMMITTED, records=10, dead_letters={"not-json": 2})
     scene.recorder.released([PLACE])
@@ -134,7 +134,7 @@ def test_counters_outlive_partitions_that_go_and_come_back(scene: Scene) -> None
     assert scene.recorder.snapshot()[1].records[PLACE] == 15
 
 
-def test_who_looks_from_beside_is_no_sign_that_the_loop_lives(scene: Scene) -> None:
+def test_who_looks_from_beside_is_no_sign_that_the_loop_lives(scene: TimedRecorder) -> None:
     """A consumer's log ends are asked for by another thread; that one must not hide a loop that hangs."""
     scene.recorder.polled([PLACE])
     scene.recorder.moved(PLACE, 0)
@@ -147,7 +147,7 @@ def test_who_looks_from_beside_is_no_sign_that_the_loop_lives(scene: Scene) -> N
     assert not scene.recorder.status().live.ok
 
 
-def test_a_store_that_is_away_is_waited_for_although_brokers_answer(scene: Scene) -> None:
+def test_a_store_that_is_away_is_waited_for_although_brokers_answer(scene: TimedRecorder) -> None:
     """Each server is counted by itself; both have to be back."""
     scene.recorder.surveyed(PLACE, 0, 10, 10)
     for _ in range(18):
@@ -164,7 +164,7 @@ def test_a_store_that_is_away_is_waited_for_although_brokers_answer(scene: Scene
     assert scene.recorder.status().totals.recovery_s == 191
 
 
-def test_what_a_released_partition_reports_late_brings_it_not_back(scene: Scene) -> None:
+def test_what_a_released_partition_reports_late_brings_it_not_back(scene: TimedRecorder) -> None:
     """Work behind the loop's back may end after the partition has left."""
     scene.recorder.polled([PLACE])
     scene.recorder.released()
@@ -172,7 +172,7 @@ def test_what_a_released_partition_reports_late_brings_it_not_back(scene: Scene)
     assert scene.recorder.topic_partitions() == []
 
 
-def test_a_driver_that_lost_its_seat_over_an_error_is_well_again_when_it_stands_by(scene: Scene) -> None:
+def test_a_driver_that_lost_its_seat_over_an_error_is_well_again_when_it_stands_by(scene: TimedRecorder) -> None:
     scene.recorder.fatal("fenced")
     scene.recorder.fatal("a second one")
     assert scene.recorder.status().live.reason == "unrecoverable: fenced"
@@ -180,7 +180,7 @@ def test_a_driver_that_lost_its_seat_over_an_error_is_well_again_when_it_stands_
     assert scene.recorder.status().live.reason == "standing by: the other works"
 
 
-def test_the_document_is_read_back_as_it_was(scene: Scene) -> None:
+def test_the_document_is_read_back_as_it_was(scene: TimedRecorder) -> None:
     scene.recorder.surveyed(PLACE, 0, 10, 12)
     scene.end(Ending.COMMITTED, records=10, seconds=0.5, steps={"fence": 0.1, "commit": 0.2}, transactional_id="g:o:3")
     status = scene.recorder.status()
@@ -194,7 +194,7 @@ def test_what_is_no_document_is_refused(text: str) -> None:
         from_json(text)
 
 
-def test_many_threads_lose_no_count(scene: Scene) -> None:
+def test_many_threads_lose_no_count(scene: TimedRecorder) -> None:
     seen: list[Status] = []
 
     def work(partition: int) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from harness.browser import Page
 from harness.live import Stream, get, served
-from harness.ui_views import NAMES, T0, moving, seen
+from harness.ui_views import NAMES, T0, moving, view_of
 
 from brew.connection import Connection
 from brew.errors import UsageError
@@ -26,7 +26,7 @@ class TickingView:
 
     def __init__(self, partitions: int = 1) -> None:
         answers, memory = moving(partitions=partitions)
-        self._view, self.taken = seen(answers, memory), 0
+        self._view, self.taken = view_of(answers, memory), 0
         self.hang = threading.Event()
         self.hang.set()
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from harness.browser import seen
+from harness.browser import rendered
 from harness.xray_logs import T0, batch, crashed_and_healed, marker, strip
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -347,4 +347,4 @@ def test_without_a_browser_the_test_of_the_page_says_how_to_get_one(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RuntimeError, match="apt-get install chromium"):
-        seen(tmp_path / "page.html")
+        rendered(tmp_path / "page.html")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from harness.lease_play import run_context
+from harness.lease_coordinator import run_context
 
 from brew.connection import Connection
 from brew.driver.leases import Assignments

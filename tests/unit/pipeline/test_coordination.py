@@ -12,7 +12,7 @@ from typing import Any, Self
 from unittest.mock import Mock
 
 import pytest
-from harness.pipeline import Here, until
+from harness.pipeline import DrainView, until
 
 from brew.claims.heartbeater import ALL_PARTITIONS, ClaimedOwnership, IsIdle, Ownership, listed
 from brew.claims.member import Holding, Membership
@@ -99,7 +99,7 @@ class Scene:
     driver: coordination.Driver
     leadership: FakeLeadership
     workers: FakeWorkers
-    view: Here
+    view: DrainView
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     """A driver whose workers are `FakeWorkers`."""
     settings = stand_by_settings()
     transaction = TransactionSettings(settings.connection, settings.group, 60.0)
-    leadership, view = FakeLeadership(), Here()
+    leadership, view = FakeLeadership(), DrainView()
     workers = FakeWorkers(leadership.log)
 
     def create_workers(_preflight: PreflightResult, shared: RunContext, _warm: object) -> tuple[Any, Sequence[Any]]:
@@ -207,13 +207,13 @@ def test_who_waits_tells_once_who_works_and_that_it_is_warm(scene: Scene) -> Non
 def test_turns_are_taken_until_the_work_is_done() -> None:
     leadership, turns = FakeLeadership(), iter([False, False, True])
     patience, stop = GiveUpPolicy(stand_by_settings()), threading.Event()
-    coordination.alternate(lambda: leadership, lambda _: True, lambda _: next(turns), stop, patience, Here())
+    coordination.alternate(lambda: leadership, lambda _: True, lambda _: next(turns), stop, patience, DrainView())
     assert leadership.log == ["opened", "left"] * 3
 
 
 def test_a_claims_topic_out_of_reach_is_tried_again_for_as_long_as_patience_lasts() -> None:
     """Errors of the work itself are not mistaken for that."""
-    leadership, view, tries = FakeLeadership(), Here(), iter([DeadlineExceeded("no answer"), None])
+    leadership, view, tries = FakeLeadership(), DrainView(), iter([DeadlineExceeded("no answer"), None])
 
     def open_leadership() -> FakeLeadership:
         if error := next(tries):
@@ -373,7 +373,7 @@ def test_a_claims_topic_that_one_broker_does_not_know_yet_is_asked_for_again() -
                 raise Fatal("bounds of the claims topic: unknown topic")
 
     heartbeater: Any = Late()
-    view, settings = Here(), parsed("--share")
+    view, settings = DrainView(), parsed("--share")
     transaction = TransactionSettings(settings.connection, settings.group, 60.0)
     preflight = PreflightResult({}, None, settings, 1, transaction, 0)
     shared = run.create_context(preflight, threading.Event(), view.progress, view)

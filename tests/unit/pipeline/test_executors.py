@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from harness.lease_play import worker_settings
+from harness.lease_coordinator import worker_settings
 from py4j.protocol import Py4JError
 
 from brew.errors import Refused

@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from harness.lease_play import Cluster, Mine, Play, both, grants, heard, shared_out
+from harness.lease_coordinator import (
+    FakeCluster,
+    FakeOwnership,
+    LeaseRun,
+    grants,
+    next_message,
+    two_workers,
+    workers_with_grants,
+)
 from harness.waiting import until
 
 from brew.driver import leases
@@ -19,19 +27,19 @@ from brew.readers.direct.lease_server import WorkerSession
 from brew.readers.direct.messages import outcome_message, released_message
 from brew.settings import DirectSettings
 
-Plays = Callable[..., Play]
+Plays = Callable[..., LeaseRun]
 
 
 @pytest.fixture
 def plays(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plays]:
     """Plays that end with the test; ``survey_s``, ``startup_s``: its interval, and its wait for the first workers."""
-    plays_made: list[Play] = []
+    plays_made: list[LeaseRun] = []
 
-    def play(*cluster: Any, survey_s: float | None = None, startup_s: float | None = None, **more: Any) -> Play:
+    def play(*cluster: Any, survey_s: float | None = None, startup_s: float | None = None, **more: Any) -> LeaseRun:
         for name, seconds in (("_SURVEY_INTERVAL_S", survey_s), ("_STARTUP_WAIT_S", startup_s)):
             if seconds is not None:
                 monkeypatch.setattr(leases, name, seconds)
-        plays_made.append(Play(monkeypatch, *cluster, **more))
+        plays_made.append(LeaseRun(monkeypatch, *cluster, **more))
         return plays_made[-1]
 
     yield play
@@ -43,76 +51,78 @@ def plays(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plays]:
 
 
 @pytest.fixture
-def play(plays: Plays) -> Play:
+def play(plays: Plays) -> LeaseRun:
     return plays()
 
 
-def test_partitions_are_spread_and_the_run_ends_when_all_have_reached_their_goals(play: Play) -> None:
-    worker, other, first, second = shared_out(play)
+def test_partitions_are_spread_and_the_run_ends_when_all_have_reached_their_goals(play: LeaseRun) -> None:
+    worker, other, first, second = workers_with_grants(play)
     assert first.keys() | second.keys() == {0, 1, 2, 3}
     assert {grant.goal for grant in (*first.values(), *second.values())} == {100}
     for session, held in ((worker, first), (other, second)):
         for partition in held:
-            play.finishes(session, partition)
+            play.finish(session, partition)
     run_ends(play, worker, other)
     assert (play.shared.running, play.shared.progress.totals.enriched, play.workers.opened) == ({}, 400, 2)
 
 
 def test_a_worker_that_connects_while_the_run_ends_is_ended_too(plays: Plays) -> None:
     """A task that Spark started again may be late; its lease was renewed, and the drain never ended."""
-    play = plays(Cluster(100, 100, 40, 100))
+    play = plays(FakeCluster(100, 100, 40, 100))
     worker = play.worker(0)
-    play.finishes(worker, *grants(worker, 1))
-    assert heard(worker, "end")
+    play.finish(worker, *grants(worker, 1))
+    assert next_message(worker, "end")
     late_worker = play.worker(1)
-    play.says(worker, None)
-    assert heard(late_worker, "end")
-    play.says(late_worker, None)
+    play.send(worker, None)
+    assert next_message(late_worker, "end")
+    play.send(late_worker, None)
     assert play.ended()
 
 
-def test_what_a_dead_worker_held_is_granted_to_another_and_exempt_from_crash_once(play: Play) -> None:
-    worker, other, lost, _ = shared_out(play)
+def test_what_a_dead_worker_held_is_granted_to_another_and_exempt_from_crash_once(play: LeaseRun) -> None:
+    worker, other, lost, _ = workers_with_grants(play)
     play.cluster.last_positions |= dict.fromkeys(lost, 40)
-    play.says(worker, None)
+    play.send(worker, None)
     again = grants(other, 2)
     assert again.keys() == lost.keys()
     assert all(grant.exempt_from_crash and grant.start == 40 for grant in again.values())
 
 
-def test_a_transaction_that_did_not_end_well_is_planned_again_from_kafkas_answer(play: Play) -> None:
+def test_a_transaction_that_did_not_end_well_is_planned_again_from_kafkas_answer(play: LeaseRun) -> None:
     """After a pause, and from where the group stands by then, which an older answer does not change."""
-    worker, _, (partition, _), _ = shared_out(play)
+    worker, _, (partition, _), _ = workers_with_grants(play)
     for status in (Status.AHEAD, Status.ALREADY_DONE):
-        play.says(worker, outcome_message(Outcome(partition, 0, 50, status, 60)))
-        play.says(worker, released_message(partition, 0))
+        play.send(worker, outcome_message(Outcome(partition, 0, 50, status, 60)))
+        play.send(worker, released_message(partition, 0))
         assert grants(worker, 1)[partition].start == 60
         play.cluster.last_positions.clear()
     play.cluster.committed[partition] = 70
     began = time.monotonic()
-    play.says(worker, outcome_message(Outcome(partition, 0, 50, Status.FENCED, detail="a newer attempt")))
-    play.says(worker, released_message(partition, 0))
+    play.send(worker, outcome_message(Outcome(partition, 0, 50, Status.FENCED, detail="a newer attempt")))
+    play.send(worker, released_message(partition, 0))
     again = grants(worker, 1)[partition]
     assert (again.start, again.exempt_from_crash) == (70, False)
     assert time.monotonic() - began >= 0.05, "at once again would keep two pipelines in step"
 
 
-def test_a_crash_on_purpose_calls_everyone_back_before_it_is_told(play: Play) -> None:
+def test_a_crash_on_purpose_calls_everyone_back_before_it_is_told(play: LeaseRun) -> None:
     """What still runs elsewhere counts for the number that the crash announces."""
-    worker, other, (partition, _), _ = shared_out(play)
-    play.says(worker, outcome_message(Outcome(partition, 0, 50, Status.CRASHED, enriched=50)))
+    worker, other, (partition, _), _ = workers_with_grants(play)
+    play.send(worker, outcome_message(Outcome(partition, 0, 50, Status.CRASHED, enriched=50)))
     for session in (worker, other):
-        heard(session, "end")
+        next_message(session, "end")
     assert play.stop.is_set()
     assert [outcome.enriched for outcome in play.shared.crashed] == [50]
     assert len(play.shared.running) == 3
     for session in (worker, other):
-        play.says(session, None)
+        play.send(session, None)
     assert play.ended()
     assert play.shared.running == {}
 
 
-def test_what_a_crash_leaves_is_told_before_nothing_runs_any_more(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_crash_leaves_is_told_before_nothing_runs_any_more(
+    play: LeaseRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The process dies by itself as soon as nothing is running."""
     reported: list[Outcome] = []
     reported_before_end: dict[int, int] = {}
@@ -122,15 +132,15 @@ def test_what_a_crash_leaves_is_told_before_nothing_runs_any_more(play: Play, mo
             reported_before_end.setdefault(partition, len(reported))
             return super().pop(partition, None)
 
-    worker, idle_worker = both(play)
+    worker, idle_worker = two_workers(play)
     crashing, other = grants(worker, 2)
     monkeypatch.setattr(play.shared.view, "cycle", lambda _lane, outcomes, _seconds: reported.extend(outcomes))
     monkeypatch.setattr(play.shared, "running", Running(play.shared.running))
-    play.says(worker, outcome_message(Outcome(crashing, 0, 50, Status.CRASHED, enriched=50)))
-    play.says(worker, outcome_message(Outcome(other, 0, 50, Status.COMMITTED, enriched=50)))
-    play.says(worker, released_message(other, 50))
+    play.send(worker, outcome_message(Outcome(crashing, 0, 50, Status.CRASHED, enriched=50)))
+    play.send(worker, outcome_message(Outcome(other, 0, 50, Status.COMMITTED, enriched=50)))
+    play.send(worker, released_message(other, 50))
     for session in (worker, idle_worker):
-        play.says(session, None)
+        play.send(session, None)
     assert play.ended()
     assert {partition: reported_before_end[partition] for partition in (crashing, other)} == {crashing: 1, other: 2}
 
@@ -140,9 +150,9 @@ def test_a_partition_moves_when_one_slot_has_two_and_the_other_none(plays: Plays
     worker = play.worker(0)
     held = grants(worker, 4)
     other = play.worker(1)
-    released = heard(worker, "release")["release"]
+    released = next_message(worker, "release")["release"]
     assert released in held
-    play.says(worker, released_message(released, 30))
+    play.send(worker, released_message(released, 30))
     play.cluster.committed[released] = play.cluster.last_positions[released] = 30
     assert grants(other, 1)[released].start == 30
 
@@ -161,32 +171,32 @@ def hears_nothing(session: WorkerSession, seconds: float = 0.3) -> None:
     """Assert that this worker is told nothing for a while."""
     connection: Any = session.connection
     with pytest.raises(queue.Empty):
-        pytest.fail(f"it was told {connection.heard.get(timeout=seconds)}")
+        pytest.fail(f"it was told {connection.sent.get(timeout=seconds)}")
 
 
-def run_ends(play: Play, *sessions: WorkerSession) -> None:
+def run_ends(play: LeaseRun, *sessions: WorkerSession) -> None:
     """The run sends its workers away, and ends when they are gone."""
     for session in sessions:
-        heard(session, "end")
-        play.says(session, None)
+        next_message(session, "end")
+        play.send(session, None)
     assert play.ended()
     assert play.cluster.closed
 
 
 def test_each_grant_asks_whether_it_may_begin_anew(plays: Plays, monkeypatch: pytest.MonkeyPatch) -> None:
     """A permission covers one attempt; a known position that vanished since must not count as the first time."""
-    cluster, checked = Cluster(None, 0, None, 7), list[int]()
+    cluster, checked = FakeCluster(None, 0, None, 7), list[int]()
     known = cluster.first_attempt
     monkeypatch.setattr(cluster, "first_attempt", lambda fact: checked.append(fact.partition) or known(fact))
-    _, _, first, second = shared_out(plays(cluster))
+    _, _, first, second = workers_with_grants(plays(cluster))
     granted = [(grant.first_time, grant.start) for _, grant in sorted((first | second).items())]
     assert granted == [(True, 0), (False, 0), (True, 0), (False, 7)]
     assert sorted(checked) == [0, 1, 2, 3]
 
 
-def worker_without_a_position(plays: Plays) -> tuple[Play, WorkerSession]:
+def worker_without_a_position(plays: Plays) -> tuple[LeaseRun, WorkerSession]:
     """A worker with the only partition that is not done, and no survey that is due by itself."""
-    play = plays(Cluster(None, 100, 100, 100), survey_s=60.0)
+    play = plays(FakeCluster(None, 100, 100, 100), survey_s=60.0)
     worker = play.worker(0)
     assert grants(worker, 1)[0].first_time
     return play, worker
@@ -197,9 +207,9 @@ def test_what_came_back_is_granted_by_a_new_answer_of_the_brokers_only(plays: Pl
     play, worker = worker_without_a_position(plays)
     cluster = play.cluster
     cluster.down = Fatal("survey: the brokers don't answer")
-    play.says(worker, outcome_message(Outcome(0, 0, 50, Status.COMMITTED, -1, 50)))
-    play.says(worker, outcome_message(Outcome(0, 50, 60, Status.OFFSET_GAP, -1)))
-    play.says(worker, released_message(0, 50))
+    play.send(worker, outcome_message(Outcome(0, 0, 50, Status.COMMITTED, -1, 50)))
+    play.send(worker, outcome_message(Outcome(0, 50, 60, Status.OFFSET_GAP, -1)))
+    play.send(worker, released_message(0, 50))
     hears_nothing(worker, 1.0)
     cluster.committed[0], cluster.down = 50, None
     again = grants(worker, 1)[0]
@@ -210,45 +220,45 @@ def test_what_a_dead_worker_held_is_granted_by_a_new_answer_too(plays: Plays) ->
     play, worker = worker_without_a_position(plays)
     other = play.worker(1)
     play.cluster.committed[0] = 30
-    play.says(worker, None)
+    play.send(worker, None)
     again = grants(other, 1)[0]
     assert (again.first_time, again.start) == (False, 30)
 
 
 def test_a_following_run_grants_without_an_end(plays: Plays) -> None:
     play = plays(follow=True)
-    worker, other, first, second = shared_out(play)
+    worker, other, first, second = workers_with_grants(play)
     assert [grant.goal for grant in (first | second).values()] == [None] * 4
     play.stop.set()
     run_ends(play, worker, other)
 
 
-def test_a_slots_new_worker_takes_the_place_of_the_one_before(play: Play) -> None:
+def test_a_slots_new_worker_takes_the_place_of_the_one_before(play: LeaseRun) -> None:
     """Spark may start a task again before its dead connection is noticed; nobody else would grant what it held."""
-    worker, other, held, _ = shared_out(play)
+    worker, other, held, _ = workers_with_grants(play)
     successor = play.worker(0)
     again = grants(successor, 2)
     assert again.keys() == held.keys()
     assert all(grant.exempt_from_crash for grant in again.values())
     # What the dead one still says counts no more, least of all that it is gone.
     partition = next(iter(held))
-    play.says(worker, outcome_message(Outcome(partition, 0, 100, Status.COMMITTED, 0, 100)))
-    play.says(worker, released_message(partition, 100))
-    play.says(worker, None)
+    play.send(worker, outcome_message(Outcome(partition, 0, 100, Status.COMMITTED, 0, 100)))
+    play.send(worker, released_message(partition, 100))
+    play.send(worker, None)
     hears_nothing(successor)
     assert (play.shared.progress.totals.enriched, len(play.shared.running)) == (0, 4)
     play.stop.set()
     run_ends(play, successor, other)
 
 
-def test_a_partition_that_could_not_go_on_rests_and_one_that_was_called_back_does_not(play: Play) -> None:
+def test_a_partition_that_could_not_go_on_rests_and_one_that_was_called_back_does_not(play: LeaseRun) -> None:
     """Whatever broke it may break it at once again; each time the pause is longer."""
-    worker, _, (partition, _), _ = shared_out(play)
+    worker, _, (partition, _), _ = workers_with_grants(play)
     began = time.monotonic()
-    play.says(worker, released_message(partition, 0, "Fatal: read of in[0]: it can't be read"))
+    play.send(worker, released_message(partition, 0, "Fatal: read of in[0]: it can't be read"))
     assert grants(worker, 1).keys() == {partition}
     assert time.monotonic() - began >= 0.05
-    play.says(worker, released_message(partition, 20))
+    play.send(worker, released_message(partition, 20))
     play.cluster.last_positions[partition] = 20
     assert grants(worker, 1)[partition].start == 20
     assert not play.shared.progress.totals.enriched
@@ -260,31 +270,31 @@ def test_no_second_partition_is_called_back_before_the_first_one_was_left(plays:
     worker = play.worker(0)
     grants(worker, 4)
     other = play.worker(1)
-    released = heard(worker, "release")["release"]
+    released = next_message(worker, "release")["release"]
     play.cluster.committed[released] = 99
     hears_nothing(worker, 0.8)
     play.cluster.committed[released] = 0
-    play.says(worker, released_message(released, 0))
+    play.send(worker, released_message(released, 0))
     grants(other, 1)
-    assert heard(worker, "release")["release"] != released, "four to none: two are to move"
+    assert next_message(worker, "release")["release"] != released, "four to none: two are to move"
 
 
 def test_a_partition_that_another_driver_is_due_is_called_back_and_handed_over(plays: Plays) -> None:
     """Only what is ours is granted, and what is held is not idle."""
-    ownership = Mine(0, 1)
+    ownership = FakeOwnership(0, 1)
     play = plays(ownership=ownership, survey_s=60.0)
-    worker, other = both(play)
+    worker, other = two_workers(play)
     held = {**dict.fromkeys(grants(worker, 1), worker), **dict.fromkeys(grants(other, 1), other)}
     assert held.keys() == {0, 1}
     play.cluster.committed[2] = 33
     ownership.partitions = {1, 2}
-    assert heard(held[0], "release")["release"] == 0
+    assert next_message(held[0], "release")["release"] == 0
     assert grants(held[0], 1)[2].start == 33, "where its last owner left it"
     ownership.partitions = {2}
-    assert heard(held[1], "release")["release"] == 1
+    assert next_message(held[1], "release")["release"] == 1
     hears_nothing(held[0])
     assert ownership.idle[0] is False
-    play.says(held[0], released_message(0, 10))
+    play.send(held[0], released_message(0, 10))
     until(lambda: ownership.idle[0], "it may be handed over")
     hears_nothing(held[0])
     hears_nothing(held[1])
@@ -293,19 +303,19 @@ def test_a_partition_that_another_driver_is_due_is_called_back_and_handed_over(p
 @pytest.mark.parametrize("committed_here", [True, False])
 def test_a_partition_that_an_outsider_moved_back_is_granted_from_there(plays: Plays, committed_here: bool) -> None:
     """Its worker has nothing to read, so without a call it would not look where the group stands until news comes."""
-    cluster = Cluster(60, 60, 60, 60)
+    cluster = FakeCluster(60, 60, 60, 60)
     play = plays(cluster, follow=True, survey_s=0.05)
-    worker, other, first, second = shared_out(play)
+    worker, other, first, second = workers_with_grants(play)
     held = dict.fromkeys(first, worker) | dict.fromkeys(second, other)
     if committed_here:
         cluster.committed[0] = 80
-        play.says(held[0], outcome_message(Outcome(0, 60, 80, Status.COMMITTED, 60, 20)))
-    looks = len(cluster.looks)
-    until(lambda: len(cluster.looks) > looks + 2, "looks at what stands still or goes on")
+        play.send(held[0], outcome_message(Outcome(0, 60, 80, Status.COMMITTED, 60, 20)))
+    looks = len(cluster.surveys)
+    until(lambda: len(cluster.surveys) > looks + 2, "looks at what stands still or goes on")
     hears_nothing(held[0])
     cluster.committed[0] = cluster.last_positions[0] = 20
-    assert heard(held[0], "release")["release"] == 0
-    play.says(held[0], released_message(0, 80 if committed_here else 60))
+    assert next_message(held[0], "release")["release"] == 0
+    play.send(held[0], released_message(0, 80 if committed_here else 60))
     assert grants(held[0], 1)[0].start == 20
     hears_nothing(worker)
     hears_nothing(other)
@@ -313,13 +323,13 @@ def test_a_partition_that_an_outsider_moved_back_is_granted_from_there(plays: Pl
 
 def test_too_many_rejected_end_the_run_after_everyone_was_called_back(plays: Plays) -> None:
     play = plays(max_rejected=0.5)
-    worker, other, (partition, _), _ = shared_out(play)
-    play.says(worker, outcome_message(Outcome(partition, 0, 50, Status.COMMITTED, 0, enriched=500, rejected=500)))
-    play.says(worker, outcome_message(Outcome(partition, 50, 60, Status.COMMITTED, 0, enriched=0, rejected=1)))
+    worker, other, (partition, _), _ = workers_with_grants(play)
+    play.send(worker, outcome_message(Outcome(partition, 0, 50, Status.COMMITTED, 0, enriched=500, rejected=500)))
+    play.send(worker, outcome_message(Outcome(partition, 50, 60, Status.COMMITTED, 0, enriched=0, rejected=1)))
     for session in (worker, other):
-        heard(session, "end")
-        assert play.workers.dismissed, "or a slot would be started again"
-        play.says(session, None)
+        next_message(session, "end")
+        assert play.workers.restarts_stopped, "or a slot would be started again"
+        play.send(session, None)
     assert play.ended()
     assert [str(error).partition(":")[0] for error in play.errors] == ["too-many-rejected"]
     assert play.shared.progress.totals.rejected == 501, "what is out is told"
@@ -340,12 +350,12 @@ def test_a_worker_is_told_how_many_partitions_its_read_ahead_is_for(plays: Plays
     play = plays(startup_s=60.0)
     play.workers.most_slots = slots
     sessions = [play.worker(slot) for slot in range(slots)]
-    assert {heard(session, "grant")["share"] for session in sessions} == {share}
+    assert {next_message(session, "grant")["share"] for session in sessions} == {share}
 
 
 def test_no_more_slots_are_opened_than_there_is_work_for(plays: Plays) -> None:
     """A Spark task that holds nothing keeps a core from others."""
-    play = plays(Cluster(100, 100, 40, 100))
+    play = plays(FakeCluster(100, 100, 40, 100))
     worker = play.worker(0)
     assert grants(worker, 1).keys() == {2}
     assert play.workers.opened == 1
@@ -353,10 +363,10 @@ def test_no_more_slots_are_opened_than_there_is_work_for(plays: Plays) -> None:
 
 def test_a_run_is_not_drained_before_all_partitions_were_seen(plays: Plays) -> None:
     """One whose position has to be looked for is not done because it is not told."""
-    cluster = Cluster(100, 100, 100, 40)
+    cluster = FakeCluster(100, 100, 100, 40)
     cluster.withheld, cluster.complete = {3}, False
     play = plays(cluster, survey_s=0.05)
-    until(lambda: len(cluster.looks) > 5, "some looks")
+    until(lambda: len(cluster.surveys) > 5, "some looks")
     assert play.thread.is_alive()
     cluster.withheld = set()
     worker = play.worker(0)
@@ -364,18 +374,18 @@ def test_a_run_is_not_drained_before_all_partitions_were_seen(plays: Plays) -> N
 
 
 def test_brokers_that_do_not_answer_are_asked_less_and_less(plays: Plays, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster, messages = Cluster(), list[str]()
+    cluster, messages = FakeCluster(), list[str]()
     cluster.down = Fatal("survey: nobody is there")
     monkeypatch.setattr(RunProgress, "unanswered", lambda _board, why: messages.append(why))
     play = plays(cluster, patience_s=1.0)
     assert play.ended()
     assert "survey: survey: nobody is there" in str(play.errors[0])
-    assert messages == ["survey: nobody is there"] * len(cluster.looks)
-    assert len(cluster.looks) < 20
+    assert messages == ["survey: nobody is there"] * len(cluster.surveys)
+    assert len(cluster.surveys) < 20
 
 
 def test_a_partition_that_upstream_holds_back_is_told_and_given_up_on(plays: Plays) -> None:
-    cluster = Cluster(60, 100, 100, 100)
+    cluster = FakeCluster(60, 100, 100, 100)
     cluster.stable = 60
     play = plays(cluster, blocked_patience_s=1.0, survey_s=0.05)
     assert play.ended()
@@ -383,9 +393,9 @@ def test_a_partition_that_upstream_holds_back_is_told_and_given_up_on(plays: Pla
     assert list(cluster.blocked) == [0]  # type: ignore[call-overload]
 
 
-def test_a_transaction_is_told_when_it_begins(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transaction_is_told_when_it_begins(play: LeaseRun, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: queue.Queue[int] = queue.Queue()
     monkeypatch.setattr(play.shared.progress, "begun", begun.put)
-    worker, _, (partition, _), _ = shared_out(play)
-    play.says(worker, {"begun": partition})
+    worker, _, (partition, _), _ = workers_with_grants(play)
+    play.send(worker, {"begun": partition})
     assert begun.get(timeout=5) == partition

@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from harness.lease_play import worker_settings
+from harness.lease_coordinator import worker_settings
 
 from brew.errors import Fatal, Unreachable
 from brew.outcome import Outcome, Status

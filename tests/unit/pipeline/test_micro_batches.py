@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from harness.lease_play import run_context
+from harness.lease_coordinator import run_context
 
 from brew.attempt import AttemptSpec, Job
 from brew.claims.heartbeater import ALL_PARTITIONS

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from harness.fakes import log_record
-from harness.lease_play import worker_settings
+from harness.lease_coordinator import worker_settings
 
 from brew.attempt import AttemptSpec, Job
 from brew.errors import Fatal

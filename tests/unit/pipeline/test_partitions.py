@@ -9,8 +9,8 @@ from unittest.mock import Mock
 
 import pytest
 from harness.fakes import Broker, FakeTransaction
-from harness.lease_play import run_context
-from harness.pipeline import Here
+from harness.lease_coordinator import run_context
+from harness.pipeline import DrainView
 
 from brew.cluster import GroupFacts, Unknown
 from brew.connection import Connection
@@ -72,7 +72,7 @@ class Run:
     """One survey of a cluster that is played."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **cluster: Any) -> None:
-        self.cluster, self.view = Cluster(**cluster), Here()
+        self.cluster, self.view = Cluster(**cluster), DrainView()
         monkeypatch.setattr(partitions, "OffsetsClient", lambda _settings: self.cluster)
         monkeypatch.setattr(missing_offsets, "resolve", self.cluster.resolve)
         targets = {name: Topic(name, name, 2, 1) for name in ("in", "out", "dead")}

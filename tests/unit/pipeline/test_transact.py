@@ -153,7 +153,7 @@ def test_an_error_before_the_commit_makes_nothing_visible(
         run(kafka, [rows(*offsets)], first_time=True)
     assert kafka.steps[-2:] == ([step, "abort"] if step != "begin" else ["locate", "begin"])
     assert (broker.visible(), broker.committed) == ([], None)
-    assert all(record.fate == "aborted" for record in broker.log)
+    assert all(record.state == "aborted" for record in broker.log)
 
 
 @pytest.mark.parametrize("applied", [False, True])

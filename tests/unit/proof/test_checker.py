@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from harness.histories import OUT, plan
+from harness.histories import OUT, random_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -54,7 +54,7 @@ def clean_history(
     seed: int, partitions: int = 3, output_partitions: int | None = None, per_partition: int = 12
 ) -> History:
     """The committed records of a plan: gaps in the offsets, some rejected records, headers of an older pipeline."""
-    world = plan(seed, partitions, output_partitions, per_partition)
+    world = random_plan(seed, partitions, output_partitions, per_partition)
     history = History(world.inputs, logs=world.logs, output_partitions=world.shape)
     history.committed = {p: log.last_stable for p, log in world.logs.items()}
     ends: Counter[tuple[str, int]] = Counter()

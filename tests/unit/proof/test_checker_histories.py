@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from harness.histories import OUT, History, World, batch, happened, plan
-from harness.mutations import AFTERMATHS, PLANS, Aftermath, Plan
+from harness.histories import OUT, History, HistoryPlan, batch, random_plan, run_plan
+from harness.mutations import LOG_MUTATIONS, PLAN_MUTATIONS, LogMutation, PlanMutation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,23 +18,23 @@ from proof.findings import Name, Verdict
 SEEDS = range(3)
 
 
-def trim_input(world: World, history: History) -> None:
-    for p, log in world.logs.items():
+def trim_input(plan: HistoryPlan, history: History) -> None:
+    for p, log in plan.logs.items():
         first = log.first + 10
         history.facts.logs[p] = LogOffsets(first, log.last_stable, log.end)
         history.inputs = [one for one in history.inputs if one.partition != p or one.offset >= first]
 
 
-def compact_offsets(world: World, history: History) -> None:
+def compact_offsets(plan: HistoryPlan, history: History) -> None:
     last = {one.commits[0].partition: n for n, one in enumerate(history.offsets) if one.commits}
     keep = set(last.values())
     history.offsets = [
-        one for n, one in enumerate(history.offsets) if n in keep or one.raw.control or world.dice.random() < 0.5
+        one for n, one in enumerate(history.offsets) if n in keep or one.raw.control or plan.dice.random() < 0.5
     ]
 
 
-def trim_offsets(world: World, history: History) -> None:
-    history.offsets = history.offsets[world.dice.randrange(len(history.offsets)) :]
+def trim_offsets(plan: HistoryPlan, history: History) -> None:
+    history.offsets = history.offsets[plan.dice.randrange(len(history.offsets)) :]
 
 
 WEAR = {"whole": lambda *_: None, "trimmed": trim_input, "compacted": compact_offsets, "late": trim_offsets}
@@ -44,9 +44,9 @@ WEAR = {"whole": lambda *_: None, "trimmed": trim_input, "compacted": compact_of
 @given(st.integers(0, 2**32), st.integers(1, 3), st.sampled_from([None, 1, 2, 3]), st.sampled_from(sorted(WEAR)))
 def test_a_clean_history_raises_no_alarm(seed: int, partitions: int, shape: int | None, wear: str) -> None:
     """Aborted, fenced, retried and timed-out attempts, dead letters, readers, compaction, retention: all in order."""
-    world = plan(seed, partitions, shape)
-    history = happened(world)
-    WEAR[wear](world, history)
+    plan = random_plan(seed, partitions, shape)
+    history = run_plan(plan)
+    WEAR[wear](plan, history)
     report = history.report(seed)
     assert report.findings == []
     assert (report.verdict is Verdict.PROVEN) == (report.unverifiable == 0)
@@ -54,38 +54,38 @@ def test_a_clean_history_raises_no_alarm(seed: int, partitions: int, shape: int 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("spoil", "name"), PLANS, ids=lambda one: getattr(one, "__name__", one))
-def test_a_plan_that_goes_wrong_is_named(spoil: Plan, name: Name, seed: int) -> None:
-    world = plan(seed)
-    spoil(world)
-    report = happened(world).report(seed)
+@pytest.mark.parametrize(("spoil", "name"), PLAN_MUTATIONS, ids=lambda one: getattr(one, "__name__", one))
+def test_a_plan_that_goes_wrong_is_named(spoil: PlanMutation, name: Name, seed: int) -> None:
+    plan = random_plan(seed)
+    spoil(plan)
+    report = run_plan(plan).report(seed)
     assert name in report.totals
     assert any(one.name is name and one.evidence for one in report.findings)
     assert report.verdict is Verdict.VIOLATED
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("spoil", "name"), AFTERMATHS, ids=lambda one: getattr(one, "__name__", one))
-def test_logs_and_journals_that_disagree_are_named(spoil: Aftermath, name: Name, seed: int) -> None:
+@pytest.mark.parametrize(("spoil", "name"), LOG_MUTATIONS, ids=lambda one: getattr(one, "__name__", one))
+def test_logs_and_journals_that_disagree_are_named(spoil: LogMutation, name: Name, seed: int) -> None:
     """What a broken broker, client or campaign would leave behind; a fault that did not fire is no violation."""
-    world = plan(seed)
-    history = happened(world)
-    spoil(world, history)
+    plan = random_plan(seed)
+    history = run_plan(plan)
+    spoil(plan, history)
     report = history.report(seed)
     assert name in report.totals
     assert report.verdict is (Verdict.VIOLATED if name.violation else Verdict.INCONCLUSIVE)
 
 
 def test_sixty_bad_histories_cover_every_name() -> None:
-    cases = [*PLANS, *AFTERMATHS]
+    cases = [*PLAN_MUTATIONS, *LOG_MUTATIONS]
     assert {name for _, name in cases} == set(Name)
     assert len({spoil for spoil, _ in cases}) * len(SEEDS) >= 60
 
 
 def test_evidence_names_the_producer_where_it_is_known() -> None:
-    world = plan(3)
-    next(spoil for spoil, name in PLANS if name is Name.ZOMBIE)(world)
-    finding = next(one for one in happened(world).report(3).findings if one.name is Name.ZOMBIE)
+    plan = random_plan(3)
+    next(spoil for spoil, name in PLAN_MUTATIONS if name is Name.ZOMBIE)(plan)
+    finding = next(one for one in run_plan(plan).report(3).findings if one.name is Name.ZOMBIE)
     assert finding.producer_id is not None
     assert finding.epoch is not None
     assert f"producer {finding.producer_id}, epoch {finding.epoch}" in str(finding)
@@ -93,12 +93,12 @@ def test_evidence_names_the_producer_where_it_is_known() -> None:
 
 def test_a_producer_that_is_allowed_to_reuse_its_epoch_raises_no_alarm() -> None:
     """Other producers keep an epoch for all of their transactions."""
-    world = plan(5)
-    for partition in world.lanes:
-        world.lanes[partition] = world.done(partition)
-        for txn in world.lanes[partition]:
+    plan = random_plan(5)
+    for partition in plan.transactions:
+        plan.transactions[partition] = plan.done(partition)
+        for txn in plan.transactions[partition]:
             txn.epoch = 0
-    history = happened(world)
+    history = run_plan(plan)
     history.facts = BrokerFacts(
         **{name: getattr(history.facts, name) for name in history.facts.__slots__} | {"strict": False}
     )
@@ -106,9 +106,9 @@ def test_a_producer_that_is_allowed_to_reuse_its_epoch_raises_no_alarm() -> None
 
 
 def test_the_document_holds_every_finding_as_json_takes_it() -> None:
-    world = plan(1)
-    world.pick(2).rows.pop()
-    document = happened(world).report().document()
+    plan = random_plan(1)
+    plan.pick(2).rows.pop()
+    document = run_plan(plan).report().document()
     assert document["verdict"] == "violated"
     finding = document["findings"][0]
     assert finding.keys() >= {"name", "topic", "partition", "offset", "producer_id", "epoch", "evidence"}
@@ -151,11 +151,11 @@ def test_gaps_cost_sixteen_bytes_each_and_records_nothing() -> None:
 def test_a_late_phantom_is_told_from_a_duplicate() -> None:
     """An aborted input between two visible ones, written long after its neighbours."""
     dice = random.Random(4)
-    world = plan(4)
-    gone = dice.choice([one for one in world.inputs if one.partition == 0][:8])
-    world.inputs.remove(gone)
-    late = next(row for txn in world.done(0) for row in txn.rows if row[1].headers[-1][1] == b"%d" % gone.offset)
-    for txn in world.lanes[0]:
+    plan = random_plan(4)
+    gone = dice.choice([one for one in plan.inputs if one.partition == 0][:8])
+    plan.inputs.remove(gone)
+    late = next(row for txn in plan.done(0) for row in txn.rows if row[1].headers[-1][1] == b"%d" % gone.offset)
+    for txn in plan.transactions[0]:
         txn.rows = [row for row in txn.rows if row is not late]
-    world.last(0).rows.append(late)
-    assert set(happened(world).report(4).totals) == {"phantom-output"}
+    plan.last(0).rows.append(late)
+    assert set(run_plan(plan).report(4).totals) == {"phantom-output"}

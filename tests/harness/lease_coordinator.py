@@ -33,7 +33,7 @@ from pipeline.transformation import OrderEnrichment
 Message = dict[str, Any]
 
 
-class Cluster:
+class FakeCluster:
     """Four partitions of 100 offsets, and the group's committed offset for each."""
 
     def __init__(self, *committed: int | None) -> None:
@@ -44,14 +44,14 @@ class Cluster:
         self.complete = True
         self.withheld: set[int] = set()
         self.down: KafkaFailure | None = None
-        self.looks, self.closed = list[float](), False
+        self.surveys, self.closed = list[float](), False
         self.blocked: object = ()
         self.owned: Container[int] = ALL_PARTITIONS
 
     def renew_clients(self) -> None: ...
 
     def read(self, _mine: Callable[..., Any]) -> tuple[list[PartitionFacts], bool]:
-        self.looks.append(time.monotonic())
+        self.surveys.append(time.monotonic())
         if self.down is not None:
             raise self.down
         log = LogOffsets(0, self.stable, 100)
@@ -79,18 +79,18 @@ class Cluster:
         self.closed = True
 
 
-class Line:
+class FakeConnection:
     """The driver's end of a connection; the test reads what was sent on it."""
 
     def __init__(self) -> None:
-        self.heard: queue.Queue[Message] = queue.Queue()
+        self.sent: queue.Queue[Message] = queue.Queue()
 
     def send(self, message: Message) -> bool:
-        self.heard.put(message)
+        self.sent.put(message)
         return True
 
 
-class Crew:
+class FakeWorkers:
     """Two slots, on which only the test works."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Crew:
         self.closed = False
         self.opened = 0
         self.broken: Refused | None = None
-        self.most_slots, self.dismissed = 2, False
+        self.most_slots, self.restarts_stopped = 2, False
 
     def slots(self) -> int:
         return self.most_slots
@@ -112,13 +112,13 @@ class Crew:
             raise self.broken
 
     def stop_restarts(self) -> None:
-        self.dismissed = True
+        self.restarts_stopped = True
 
     def interrupt(self) -> None: ...
     def close(self) -> None: ...
 
 
-class Mine:
+class FakeOwnership:
     """Claims of the driver under test; records the partitions reported to it as idle."""
 
     def __init__(self, *partitions: int) -> None:
@@ -153,20 +153,20 @@ def worker_settings(port: int = 0, **more: Any) -> WorkerSettings:
     return replace(defaults, **more)
 
 
-class Play:
-    """One director in a thread, and workers whose messages the test determines."""
+class LeaseRun:
+    """One lease coordinator in a thread, and workers whose messages the test determines."""
 
     def __init__(
         self,
         monkeypatch: pytest.MonkeyPatch,
-        cluster: Cluster | None = None,
+        cluster: FakeCluster | None = None,
         *,
         goals: dict[int, int] | None = None,
         follow: bool = False,
         ownership: Any = None,
         **settings: Any,
     ) -> None:
-        self.cluster, self.workers, self.stop = cluster or Cluster(), Crew(), threading.Event()
+        self.cluster, self.workers, self.stop = cluster or FakeCluster(), FakeWorkers(), threading.Event()
         monkeypatch.setattr(work_planner, "PartitionSurvey", lambda _shared: self.cluster)
         plain = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
         given = replace(plain, **settings)
@@ -184,43 +184,43 @@ class Play:
             self.errors.append(error)
 
     def worker(self, slot: int) -> WorkerSession:
-        connection: Any = Line()
+        connection: Any = FakeConnection()
         session = WorkerSession(slot, connection)
-        self.says(session, {"hello": {}})
+        self.send(session, {"hello": {}})
         return session
 
-    def says(self, session: WorkerSession, message: Message | None) -> None:
+    def send(self, session: WorkerSession, message: Message | None) -> None:
         self.workers.received.put(ReceivedMessage(session, message))
 
-    def finishes(self, session: WorkerSession, partition: int) -> None:
+    def finish(self, session: WorkerSession, partition: int) -> None:
         self.cluster.committed[partition] = 100
-        self.says(session, outcome_message(Outcome(partition, 0, 100, Status.COMMITTED, 0, 100, 0, 0.1)))
-        self.says(session, released_message(partition, 100))
+        self.send(session, outcome_message(Outcome(partition, 0, 100, Status.COMMITTED, 0, 100, 0, 0.1)))
+        self.send(session, released_message(partition, 100))
 
     def ended(self) -> bool:
         self.thread.join(10)
         return not self.thread.is_alive()
 
 
-def heard(session: WorkerSession, name: str, seconds: float = 5.0) -> Message:
+def next_message(session: WorkerSession, name: str, seconds: float = 5.0) -> Message:
     """Return the next message that contains this word."""
     connection: Any = session.connection
     while True:
-        message: Message = connection.heard.get(timeout=seconds)
+        message: Message = connection.sent.get(timeout=seconds)
         if name in message:
             return message
 
 
 def grants(session: WorkerSession, count: int) -> dict[int, Any]:
-    received = [parse_grant(heard(session, "grant")) for _ in range(count)]
+    received = [parse_grant(next_message(session, "grant")) for _ in range(count)]
     return {grant.partition: grant for grant in received if grant is not None}
 
 
-def both(play: Play) -> tuple[WorkerSession, WorkerSession]:
+def two_workers(play: LeaseRun) -> tuple[WorkerSession, WorkerSession]:
     return play.worker(0), play.worker(1)
 
 
-def shared_out(play: Play) -> tuple[WorkerSession, WorkerSession, dict[int, Any], dict[int, Any]]:
+def workers_with_grants(play: LeaseRun) -> tuple[WorkerSession, WorkerSession, dict[int, Any], dict[int, Any]]:
     """Return two workers and the grants of two partitions that each has got."""
-    one, other = both(play)
+    one, other = two_workers(play)
     return one, other, grants(one, 2), grants(other, 2)
