@@ -100,7 +100,7 @@ def unknown_commands(text: str, programs: Mapping[str, click.Group]) -> list[str
 
 
 def _unknown_words(program: str, command: click.Command, words: list[str]) -> list[str]:
-    path, context = [program], click.Context(command)
+    path, context = [program], click.Context(command, **command.context_settings)
     while isinstance(command, click.Group) and words and re.match(r"[a-z]", words[0]):
         path.append(words.pop(0))
         listed = command.get_command(context, path[-1])
