@@ -159,6 +159,9 @@ class LeaseWorkers(Runner, Protocol):
             BrewError: they can't, and no retry can succeed.
         """
 
+    def last_failure(self) -> str | None:
+        """Return why a worker failed, None if none has."""
+
 
 class LeaseCoordinator:
     """Grants partitions to workers, in one thread; workers report through the server's queue."""
@@ -236,7 +239,8 @@ class LeaseCoordinator:
         if not plan.ranges:
             self._planner.idle(plan)
         elif not self._assignments.sessions:
-            self._next_survey += self._planner.failed("no Spark task has reported", "the cluster has no free slot")
+            reason = self._workers.last_failure() or "the cluster has no free slot"
+            self._next_survey += self._planner.failed("no Spark task has reported", reason)
 
     def _drained(self) -> bool:
         return self._shared.goals is not None and self._assignments.drained()

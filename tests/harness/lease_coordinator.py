@@ -99,6 +99,7 @@ class FakeWorkers:
         self.closed = False
         self.opened = 0
         self.broken: Refused | None = None
+        self.failure: str | None = None
         self.most_slots, self.restarts_stopped = 2, False
 
     def slots(self) -> int:
@@ -110,6 +111,9 @@ class FakeWorkers:
     def check(self) -> None:
         if self.broken is not None:
             raise self.broken
+
+    def last_failure(self) -> str | None:
+        return self.failure
 
     def stop_restarts(self) -> None:
         self.restarts_stopped = True

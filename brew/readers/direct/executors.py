@@ -73,8 +73,11 @@ class SparkWorkers:
     def check(self) -> None:
         session.check_alive(self._context)
         if self._jobs and not self._stopping.is_set() and not any(job.is_alive() for job in self._jobs.values()):
-            reason = next(iter(self._failures.values()), "they ended by themselves")
+            reason = self.last_failure() or "they ended by themselves"
             raise Refused(f"no Spark task keeps running: {reason}; try --verbose, or --reader connector")
+
+    def last_failure(self) -> str | None:
+        return next(iter(self._failures.values()), None)
 
     def stop_restarts(self) -> None:
         self._stopping.set()
@@ -138,6 +141,9 @@ class LocalWorker:
     def check(self) -> None:
         if self._error is not None:
             raise self._error
+
+    def last_failure(self) -> str | None:
+        return None
 
     def stop_restarts(self) -> None:
         self._stopping.set()

@@ -162,9 +162,12 @@ def test_a_job_that_can_run_no_worker_ends_the_run_with_its_reason_or_when_patie
     play.workers.broken = Refused("Spark's JVM has ended by itself")
     assert play.ended()
     assert [str(error) for error in play.errors] == ["Spark's JVM has ended by itself"]
-    play = plays(patience_s=1.0, survey_s=0.05)
-    assert play.ended()
-    assert "no Spark task has reported" in str(play.errors[0])
+    for failure in (None, "ModuleNotFoundError: No module named 'rates'"):
+        play = plays(patience_s=1.0, survey_s=0.05)
+        play.workers.failure = failure
+        assert play.ended()
+        reason = failure or "the cluster has no free slot"
+        assert str(play.errors[0]).endswith(f"no Spark task has reported: {reason}")
 
 
 def hears_nothing(session: WorkerSession, seconds: float = 0.3) -> None:
