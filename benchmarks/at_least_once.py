@@ -1,11 +1,11 @@
 """
 Our pipeline without its transactions: the same command line, with offsets committed after the output is flushed.
 
-    python benchmarks/at_least_once.py --master none --reader direct --bootstrap ... (as `pipeline run`)
+    python benchmarks/at_least_once.py --reader direct --bootstrap ... (as `pipeline run`)
 
 This gives at-least-once delivery as long as no record fails permanently: delivery reports are ignored, and the proof
-would find the loss. The difference in time is the cost of exactly-once. For `--master none` only: Spark's workers are
-separate processes and would load the real transaction.
+would find the loss. The difference in time is the cost of exactly-once. Spark's workers take the transaction out, too,
+when they unpickle the run's settings.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import fields
+from typing import Any
 
 import brew.attempt
+import brew.driver.run
 from brew.deadline import Deadline
-from brew.kafka.clients import Consumer, Producer, TopicPartition, consumer, mapped, producer
+from brew.kafka.clients import Consumer, Producer, consumer, mapped, producer
 from brew.kafka.offsets import committed
 from brew.kafka.transaction import MESSAGE_MAX_BYTES, TransactionSettings
 from brew.names import READ_COMMITTED
@@ -71,6 +74,8 @@ class OutputThenOffsets:
                 deadline.check("produce")
 
     def send_offsets(self, until: int, metadata: str, _deadline: Deadline) -> None:
+        from brew.kafka.clients import TopicPartition  # noqa: PLC0415 - as a global it would be pickled by value
+
         with mapped("send-offsets"):
             self._positions.commit(
                 offsets=[TopicPartition(self._topic, self._partition, until, metadata)], asynchronous=False
@@ -89,7 +94,19 @@ class OutputThenOffsets:
         """Do nothing; the clients are reused."""
 
 
+def without_transactions(*values: Any) -> TransactionSettings:
+    """Take the transactions out in this process, and return its settings."""
+    brew.attempt.KafkaTransaction = OutputThenOffsets  # type: ignore[attr-defined,assignment]
+    return TransactionSettings(*values)
+
+
+class _Settings(TransactionSettings):
+    def __reduce__(self) -> tuple[Callable[..., TransactionSettings], tuple[Any, ...]]:
+        return without_transactions, tuple(getattr(self, field.name) for field in fields(self))
+
+
 if __name__ == "__main__":
     brew.attempt.KafkaTransaction = OutputThenOffsets  # type: ignore[attr-defined,assignment]
+    brew.driver.run.TransactionSettings = _Settings  # type: ignore[attr-defined]
     sys.argv[1:1] = ["run"]
     main()

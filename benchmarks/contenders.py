@@ -184,6 +184,12 @@ CONTENDERS = {
             _pipeline(*_DIRECT, program=_AT_LEAST_ONCE, spark=False),
             exactly_once=False,
         ),
+        Contender(
+            "direct-at-least-once",
+            "direct with its transactions taken out, offsets after output",
+            _pipeline(*_DIRECT, program=_AT_LEAST_ONCE),
+            exactly_once=False,
+        ),
         Contender("spark-sink", f"{_SINK}, the JVM as Spark starts it", _sink(tuned=False), exactly_once=False),
         Contender("spark-sink-tuned", f"{_SINK}, our JVM options", _sink(tuned=True), exactly_once=False),
         Contender(
