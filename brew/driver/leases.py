@@ -370,11 +370,11 @@ class LeaseCoordinator:
     def _end(self) -> None:
         """End all workers, also those that connect only now, until all have disconnected or the server was closed."""
         self._workers.stop_restarts()
-        told = set[WorkerSession]()
+        notified = set[WorkerSession]()
         while (sessions := set(self._assignments.sessions.values())) and not self._workers.server.closed:
-            for session in sessions - told:
+            for session in sessions - notified:
                 session.connection.send({"end": True})
-            told = sessions
+            notified = sessions
             self._receive(_POLL_S)
         self._assignments.report()
 

@@ -110,7 +110,7 @@ def _launch(command: list[str], output: IO[bytes]) -> tuple[subprocess.Popen[byt
     """Start the JVM; return its process, its gateway's port and secret."""
     folder = tempfile.mkdtemp(prefix="brew-gateway-")
     try:
-        info = Path(folder, "told")
+        info = Path(folder, "connection-info")
         environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info)}
         try:
             process = subprocess.Popen(

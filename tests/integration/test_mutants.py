@@ -12,18 +12,18 @@ from harness.pipeline import Stage, until
 from mutants.catalogue import EVERY
 from mutants.command import as_it_should
 from mutants.experiment import experiments
-from mutants.grounds import GROUNDS
+from mutants.scenarios import SCENARIOS
 
 from brew.names import CrashPoint
 
 COUNT = 20
 
 
-@pytest.mark.parametrize("ground", GROUNDS)
-def test_every_bug_is_seen_where_the_product_is_proven(broker: Broker, ground: str) -> None:
-    """The control stands on the same ground; docs/proof/mutants.md tells what is wrong, and what names it."""
-    bugs = [bug for bug in EVERY.values() if bug.on == ground]
-    control, tried = experiments(ground, bugs, lambda name: Stage(broker, Names.fresh(name)))
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_bug_is_seen_where_the_product_is_proven(broker: Broker, scenario: str) -> None:
+    """The control runs in the same scenario; docs/proof/mutants.md tells what is wrong, and what names it."""
+    bugs = [bug for bug in EVERY.values() if bug.on == scenario]
+    control, tried = experiments(scenario, bugs, lambda name: Stage(broker, Names.fresh(name)))
     assert control.proven, control
     assert {bug.name: result for bug, result in tried if not as_it_should(bug, result)} == {}
     assert len(tried) == len(bugs) > 0

@@ -1,1 +1,1 @@
-"""Deliberate bugs in our own protocol, and the grounds on which the shipped checks must detect each of them."""
+"""Deliberate bugs in our own protocol, and the scenarios in which the shipped checks must detect each of them."""

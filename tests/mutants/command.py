@@ -21,9 +21,9 @@ from brew.errors import UsageError
 from brew.names import ExitCode
 from mutants.catalogue import EVERY, HARMLESS, MUTANTS
 from mutants.experiment import Seen, experiments
-from mutants.grounds import GROUNDS
 from mutants.layers import HARMLESS_IN_LAYERS, LAYER_BUGS, copied, is_red
 from mutants.mutant import Changes, Mutant
+from mutants.scenarios import SCENARIOS
 from proof.commands import json_option, print_json
 
 _EPILOG = """\b
@@ -59,15 +59,15 @@ def list_command(*, as_json: bool) -> ExitCode:
 @click.option("--bootstrap", metavar="HOST:PORT", help="A broker to use; else one is started for the occasion.")
 @json_option
 def kill_command(names: tuple[str, ...], *, bootstrap: str | None, as_json: bool) -> ExitCode:
-    """Run each mutant on its ground, with the unchanged product beside it, and tell what killed it."""
+    """Run each mutant in its scenario, with the unchanged product beside it, and tell what killed it."""
     chosen = [_mutant(name) for name in names or EVERY]
     rows: list[dict[str, Any]] = []
     with nullcontext(Broker(bootstrap)) if bootstrap else any_broker() as broker:
-        for ground in GROUNDS:
-            mutants = [one for one in chosen if one.on == ground]
+        for scenario in SCENARIOS:
+            mutants = [one for one in chosen if one.on == scenario]
             if mutants:
-                rows += _rows(ground, mutants, broker)
-    unexpected = [row["name"] or f"the product on {row['ground']}" for row in rows if not row["as_it_should"]]
+                rows += _rows(scenario, mutants, broker)
+    unexpected = [row["name"] or f"the product in {row['scenario']}" for row in rows if not row["as_it_should"]]
     if as_json:
         print_json({"mutants": rows, "not_as_they_should": unexpected})
     else:
@@ -112,12 +112,12 @@ def _mutant(name: str) -> Mutant:
 
 
 def _description(one: Mutant) -> dict[str, Any]:
-    return {"name": one.name, "wrong": one.wrong, "breaks": one.breaks, "ground": one.on, "named": one.named}
+    return {"name": one.name, "wrong": one.wrong, "breaks": one.breaks, "scenario": one.on, "named": one.named}
 
 
-def _rows(ground: str, mutants: Iterable[Mutant], broker: Broker) -> list[dict[str, Any]]:
-    control, tried = experiments(ground, mutants, lambda name: Stage(broker, Names.fresh(name)))
-    results: list[tuple[dict[str, Any], Seen, bool]] = [({"name": "", "ground": ground}, control, control.proven)]
+def _rows(scenario: str, mutants: Iterable[Mutant], broker: Broker) -> list[dict[str, Any]]:
+    control, tried = experiments(scenario, mutants, lambda name: Stage(broker, Names.fresh(name)))
+    results: list[tuple[dict[str, Any], Seen, bool]] = [({"name": "", "scenario": scenario}, control, control.proven)]
     results += [(_description(one), seen, as_it_should(one, seen)) for one, seen in tried]
     return [
         {
@@ -144,14 +144,14 @@ def as_it_should(one: Mutant, seen: Seen) -> bool:
 
 
 def _show(rows: Iterable[dict[str, Any]]) -> None:
-    """Print a table: each ground with its control, and its mutants below."""
+    """Print a table: each scenario with its control, and its mutants below."""
     table = Table("", "mutant", "breaks", "seen as", box=None, pad_edge=False)
     table.columns[1].no_wrap = True
     for row in rows:
         mark = "✓" if row["as_it_should"] else "✗"
         if row["control"]:
             table.add_section()
-            table.add_row(mark, f"[dim]on {row['ground']}, without a bug[/dim]", "", f"[dim]{row['verdict']}[/dim]")
+            table.add_row(mark, f"[dim]in {row['scenario']}, without a bug[/dim]", "", f"[dim]{row['verdict']}[/dim]")
         else:
             table.add_row(mark, row["name"], row["breaks"], ", ".join(row["seen_as"]) or row["verdict"])
     Console().print(table)

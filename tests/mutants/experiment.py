@@ -1,4 +1,4 @@
-"""Run a ground with the unchanged product and with each bug, and run the shipped checks."""
+"""Run a scenario with the unchanged product and with each bug, and run the shipped checks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from harness.pipeline import Stage
 from brew import attempt
 from brew.deadline import Deadline
 from brew.errors import BrewError
-from mutants.grounds import GROUNDS
 from mutants.mutant import Changes, Mutant
+from mutants.scenarios import SCENARIOS
 from mutants.scene import Scene
 from proof.findings import Verdict
 from proof.verify import PipelineUnderTest, VerifyOptions, verify
@@ -57,23 +57,23 @@ class Seen:
 
 
 def experiments(
-    ground: str, mutants: Iterable[Mutant], stage_of: Callable[[str], Stage]
+    scenario: str, mutants: Iterable[Mutant], stage_of: Callable[[str], Stage]
 ) -> tuple[Seen, list[tuple[Mutant, Seen]]]:
     """Return the findings of the control and of each mutant; ``stage_of`` creates separate topics for a name."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         # One after another, because a bug affects the whole process; their proofs overlap.
-        control = pool.submit(_judge, *_play(ground, stage_of(f"{ground}-control"), None))
-        futures = [(one, pool.submit(_judge, *_play(ground, stage_of(one.name), one))) for one in mutants]
+        control = pool.submit(_judge, *_play(scenario, stage_of(f"{scenario}-control"), None))
+        futures = [(one, pool.submit(_judge, *_play(scenario, stage_of(one.name), one))) for one in mutants]
         return control.result(), [(one, seen.result()) for one, seen in futures]
 
 
-def _play(ground: str, stage: Stage, mutant: Mutant | None) -> tuple[Scene, float]:
-    """Run the ground; an error of a run is a sign, and the bug is removed before this returns."""
+def _play(scenario: str, stage: Stage, mutant: Mutant | None) -> tuple[Scene, float]:
+    """Run the scenario; an error of a run is a sign, and the bug is removed before this returns."""
     began = time.monotonic()
     with Changes() as change:
         scene = Scene(stage, change, mutant, Path(tempfile.mkdtemp(prefix="brew-mutant-")))
         try:
-            GROUNDS[ground](scene)
+            SCENARIOS[scenario](scene)
         except BrewError as error:
             scene.signs.append(str(error))
     attempt._journal(str(scene.journals), os.getpid()).close()
@@ -82,7 +82,7 @@ def _play(ground: str, stage: Stage, mutant: Mutant | None) -> tuple[Scene, floa
 
 
 def _judge(scene: Scene, seconds: float) -> Seen:
-    """Ask `proof verify`; a ground without topics has only its signs."""
+    """Ask `proof verify`; a scenario without topics has only its signs."""
     signs = tuple(scene.signs)
     silent = not all(scene.fired)
     try:

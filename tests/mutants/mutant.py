@@ -45,7 +45,7 @@ class Mutant:
     One bug.
 
     ``wrong`` is one sentence, ``breaks`` the decision it violates (D1 to D26 of the design's reference), ``on`` the
-    ground on which it can show, ``named`` what must name it: an anomaly of `proof verify`, or a sign of the run.
+    scenario in which it can show, ``named`` what must name it: an anomaly of `proof verify`, or a sign of the run.
     """
 
     name: str

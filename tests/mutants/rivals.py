@@ -1,4 +1,4 @@
-"""Grounds where another process moves the position: a second pipeline, a predecessor, the retention of offsets."""
+"""Scenarios where another process moves the position: a second pipeline, a predecessor, the retention of offsets."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def zombie(scene: Scene) -> None:
     scene.drain()
 
 
-def told_the_past(scene: Scene) -> None:
+def stale_answers(scene: Scene) -> None:
     """Plan and locate get the offset from before a second pipeline's commit, as from a cut-off coordinator."""
     scene.create(1, 4)
     scene.drain()

@@ -1,4 +1,4 @@
-"""The means of a ground: topics of its own, the product with one bug or none, and disturbances."""
+"""The means of a scenario: topics of its own, the product with one bug or none, and disturbances."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mutants.mutant import Changes, Method, Mutant
 from proof.seed import orders, spoiled
 
 _MOST_CYCLES = 10
-# Most of the bugs are in the reading code of the connector's stand-in; grounds of the other reader override this.
+# Most of the bugs are in the reading code of the connector's stand-in; scenarios of the other reader override this.
 _OPTIONS = ("--reader", "connector", "--transaction-timeout", "30", "--patience", "20", "--poll-interval", "0.01")
 _BYTES = 1_000_000
 
@@ -52,9 +52,9 @@ def _writer(bootstrap: str) -> Producer:
 @dataclass
 class Scene:
     """
-    One experiment. A ground calls `mutate` after the set-up; `drain` is a run of the pipeline.
+    One experiment. A scenario calls `mutate` after the set-up; `drain` is a run of the pipeline.
 
-    ``signs``: reports of a run that must not occur on this ground; ``fired``: for each disturbance, whether it took
+    ``signs``: reports of a run that must not occur in this scenario; ``fired``: for each disturbance, whether it took
     place.
     """
 

@@ -1,4 +1,4 @@
-"""Grounds with one pipeline: no fault, client library errors, crashes, retention."""
+"""Scenarios with one pipeline: no fault, client library errors, crashes, retention."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def locate_before_fence(change: Changes) -> None:
     change.set(KafkaTransaction, "locate", lambda _: second)
 
 
-@mutant("D4", on="told-the-past", named="duplicate-output")
+@mutant("D4", on="stale-answers", named="duplicate-output")
 def not_confirmed(change: Changes) -> None:
     """After send-offsets, nobody checks whether the committed offset is still the located one."""
     _not_confirmed(change)

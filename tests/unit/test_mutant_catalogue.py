@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from harness.pages import ROOT, column, tables
 from mutants.catalogue import EVERY, HARMLESS, MUTANTS
-from mutants.grounds import GROUNDS
 from mutants.layers import HARMLESS_IN_LAYERS, LAYER_BUGS, LayerBug
 from mutants.mutant import Changes
+from mutants.scenarios import SCENARIOS
 
 from brew import range_transaction
 from brew.driver import micro_batches, missing_offsets, partitions
@@ -54,8 +54,8 @@ def test_the_page_tells_every_mutant_as_the_code_does() -> None:
     assert f"So {len(rows)} bugs" in PAGE
     harmless = [(one.name, one.wrong, one.on) for one in HARMLESS.values()]
     assert [tuple(row) for row in tables(PAGE, "What breaks nothing")[0]] == harmless
-    grounds = [(name, " ".join((act.__doc__ or "").split())) for name, act in GROUNDS.items()]
-    assert [tuple(row) for row in tables(PAGE, "The grounds")[0]] == grounds
+    scenarios = [(name, " ".join((act.__doc__ or "").split())) for name, act in SCENARIOS.items()]
+    assert [tuple(row) for row in tables(PAGE, "The scenarios")[0]] == scenarios
     assert {one.breaks for one in EVERY.values()} == set(column(PAGE, "The rules"))
 
 
@@ -63,7 +63,7 @@ def test_a_mutant_is_named_by_a_check_that_ships() -> None:
     """An anomaly of the checker, but for those that the page explains."""
     signs = {one.name for one in MUTANTS.values() if one.named not in set(Name)}
     assert signs == {"transactional-id-shared", "flush-left-out", "next-range-after-a-failure", "topic-id-left-out"}
-    assert {one.on for one in EVERY.values()} == set(GROUNDS), "a ground without a mutant shows nothing"
+    assert {one.on for one in EVERY.values()} == set(SCENARIOS), "a scenario without a mutant shows nothing"
 
 
 def test_what_only_unit_tests_see_names_tests_that_are_there() -> None:

@@ -1,4 +1,4 @@
-"""Grounds of the default reader: odd records, a failure, offsets that vanish within a lease, a lease that expires."""
+"""Scenarios of the default reader: odd records, a failure, offsets that vanish within a lease, a lease that expires."""
 
 from __future__ import annotations
 
