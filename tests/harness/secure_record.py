@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from proof import provenance
+
 _SENT = "secure_left_out"
 
 
@@ -64,6 +66,7 @@ class Record:
         kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         seconds = round(time.monotonic() - self._began, 1)
         files: dict[str, Any] = kept.get("files", {})
+        made_with = provenance.MadeWith.now()
         for file in {*self._files, *(test.partition("::")[0] for test in self._out)}:
             counts = self._files.get(file, Counter())
             files[file] = {
@@ -72,7 +75,10 @@ class Record:
                 "left_out": {test: why for test, why in sorted(self._out.items()) if test.startswith(f"{file}::")},
                 "seconds": round(self._seconds[file], 1),
                 "at": f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC",
+                "commit": made_with.commit,
+                "kernel": made_with.kernel,
             }
+        files = {file: row for file, row in sorted(files.items()) if (self._config.rootpath / "tests" / file).exists()}
         rows = files.values()
         document = {
             "command": "make test-secure",
@@ -82,7 +88,7 @@ class Record:
             "last_part_wall_seconds": seconds,
             "machine": {"cores": os.cpu_count(), "system": platform.system(), "python": platform.python_version()},
             "versions": {name: version(name) for name in ("pyspark", "confluent-kafka", "kafka-python", "pytest")},
-            "files": dict(sorted(files.items())),
+            "files": files,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(document, indent=2) + "\n")

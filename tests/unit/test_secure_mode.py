@@ -93,7 +93,7 @@ def test_the_page_has_the_rows_that_are_granted() -> None:
 
 def _recorded(path: Path, outcomes: Mapping[str, str], out: Mapping[str, str] | None = None) -> Any:
     manager = SimpleNamespace(register=lambda *_: None)
-    config = SimpleNamespace(pluginmanager=manager, getoption=lambda _name: str(path))
+    config = SimpleNamespace(pluginmanager=manager, getoption=lambda _name: str(path), rootpath=path.parent)
     record = Record(cast("pytest.Config", config))
     record.left_out(out or {})
     for nodeid, outcome in outcomes.items():
@@ -106,9 +106,15 @@ def _recorded(path: Path, outcomes: Mapping[str, str], out: Mapping[str, str] | 
 
 def test_a_record_keeps_the_files_of_other_sessions_and_counts_all(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
+    for file in ("a/test_a.py", "b/test_b.py"):
+        (tmp_path / "tests" / file).parent.mkdir(parents=True)
+        (tmp_path / "tests" / file).touch()
     _recorded(path, {"a/test_a.py::test_1": "passed", "a/test_a.py::test_2": "failed"})
     document = _recorded(path, {"b/test_b.py::test_1": "passed"}, {"b/test_b.py::test_2": "why not"})
     assert (document["passed"], document["failed"], document["left_out"]) == (2, 1, 1)
     assert document["files"]["b/test_b.py"]["left_out"] == {"b/test_b.py::test_2": "why not"}
     document = _recorded(path, {"a/test_a.py::test_1": "passed", "a/test_a.py::test_2": "passed"})
     assert (document["passed"], document["failed"], document["left_out"]) == (3, 0, 1)
+    (tmp_path / "tests/a/test_a.py").unlink()
+    document = _recorded(path, {"b/test_b.py::test_1": "passed"})
+    assert (document["passed"], list(document["files"])) == (1, ["b/test_b.py"]), "the other file is gone"
