@@ -34,6 +34,7 @@ from downstream.totals.state_store import (
     MemoryStore,
     RocksStore,
     Store,
+    is_total,
     parse_checkpoint,
     put,
     wait_until_stable,
@@ -167,7 +168,7 @@ class _Reading:
             key, value = record.key(), record.value()
             if key == CHECKPOINT_KEY and value is not None:
                 standings[record.partition()] = parse_checkpoint(value)[0]
-            elif key is not None:
+            elif key is not None and is_total(key):
                 put(values[record.partition()], {key: value})
         return values, standings
 

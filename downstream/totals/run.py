@@ -136,7 +136,8 @@ class Run:
             store.close()
 
     def _stages(self, topics: Topics) -> tuple[_Stage, _Stage]:
-        split = {p: Split(self._settings.deltas) for p in range(topics.input.partitions)}
+        counts = topics.input.partitions, topics.changelog.partitions
+        split = {p: Split(self._settings, self._admin, topics.input, p, counts[1]) for p in range(counts[0])}
         aggregate = {}
         for p in range(topics.deltas.partitions):
             self._stores[p] = self._store_of(p, topics.changelog)

@@ -14,11 +14,21 @@ from brew.fault_injection import KillAt
 from brew.kafka.clients import AdminClient
 from brew.kafka.log_reader import LogRecord
 from brew.kafka.offsets import log_offsets
+from brew.kafka.topics import Topic
 from brew.kafka.transaction import KafkaTransaction
 from brew.names import CrashPoint
 from brew.offsets import Committed, LogOffsets
 from brew.transaction import Write, queue, transact
-from downstream.totals.state_store import CHECKPOINT_KEY, Store, StoreCheckpoint, checkpoint_value, restore
+from downstream.totals.state_store import (
+    CHECKPOINT_KEY,
+    Store,
+    StoreCheckpoint,
+    checkpoint_value,
+    counted_before,
+    counted_value,
+    input_key,
+    restore,
+)
 from downstream.totals.topics import TotalsSettings, position
 from downstream.totals.total import Total, deltas
 
@@ -62,24 +72,66 @@ class StageTask(Protocol):
 
 @dataclass
 class Split:
-    """Turns the orders of an input partition into deltas, which go to the partition of their customer or tier."""
+    """
+    Turns the orders of an input partition into deltas, which go to the partition of their customer or tier.
 
-    deltas_topic: str
+    Its first transaction notes in the changelog that the partition is counted, for when its offset is gone one day.
+    """
+
+    settings: TotalsSettings
+    client: AdminClient
+    source: Topic
+    partition: int
+    changelog_partitions: int
     _found: dict[bytes, Total] = field(default_factory=dict)
+    _noted: bool = False
 
     def ready(self, position: int, *, fresh: bool) -> str | None:  # noqa: ARG002 - the port's shape; it has no state
         self._found = {}
-        return None
+        return self._counted_before() if fresh else None
+
+    def _counted_before(self) -> str | None:
+        """Return the contradiction if orders of this partition were counted, although it has no committed offset."""
+        settings, where = self.settings, f"{self.source.name}[{self.partition}]"
+        counted = counted_before(
+            settings.connection,
+            settings.group,
+            self.client,
+            settings.changelog,
+            self._noted_in,
+            input_key(self.partition),
+            Deadline(settings.restore_s),
+        )
+        if counted is None:
+            return None
+        until, topic_id = counted
+        if topic_id != self.source.topic_id:
+            return (
+                f"topic-recreated: {where} has the id {self.source.topic_id}, but the orders counted were in the topic "
+                f"with the id {topic_id}; count again with another --group"
+            )
+        return (
+            f"offsets-vanished: group {settings.group!r} has no committed offset in {where}, but counted its orders, "
+            f"those below {until} at least; they would be counted twice. Brokers delete an offset "
+            "offsets.retention.minutes after its last commit. Count again with another --group"
+        )
+
+    @property
+    def _noted_in(self) -> int:
+        return self.partition % self.changelog_partitions
 
     def take(self, records: Sequence[LogRecord]) -> None:
         add(self._found, deltas(record.value() for record in records))
 
-    def outputs(self, until: int) -> Iterator[Output]:  # noqa: ARG002 - the port's shape
+    def outputs(self, until: int) -> Iterator[Output]:
         for key, total in self._found.items():
-            yield Output(self.deltas_topic, BY_KEY, key, total.encode())
+            yield Output(self.settings.deltas, BY_KEY, key, total.encode())
+        if not self._noted:
+            value = counted_value(until, self.source.topic_id)
+            yield Output(self.settings.changelog, self._noted_in, input_key(self.partition), value)
 
     def committed(self) -> None:
-        self._found = {}
+        self._found, self._noted = {}, True
 
     def dropped(self) -> None:
         self._found = {}

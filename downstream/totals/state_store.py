@@ -18,8 +18,9 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Refused
 from brew.kafka.clients import AdminClient
-from brew.kafka.log_reader import RangeReader
+from brew.kafka.log_reader import RangeReader, scan
 from brew.kafka.offsets import log_offsets
+from brew.names import READ_COMMITTED
 from brew.offsets import LogOffsets
 
 Changes = Mapping[bytes, bytes | None]
@@ -30,6 +31,7 @@ The key of the record that ends a transaction's changes: how far the deltas are,
 
 RocksDB has its `StoreCheckpoint` under the same key.
 """
+_INPUT_KEY = b"\x00input/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +224,44 @@ def parse_checkpoint(value: bytes) -> tuple[int, int]:
     return until, keys
 
 
+def input_key(partition: int) -> bytes:
+    """
+    Return the changelog's key for an input partition whose orders are counted: a `counted_value`, and no total.
+
+    The group's offset alone does not show it: brokers delete an offset that was not committed anew for
+    `offsets.retention.minutes`, and the changelog keeps its keys for ever.
+    """
+    return _INPUT_KEY + b"%d" % partition
+
+
+def is_total(key: bytes | None) -> bool:
+    """Return whether the changelog's records of this key are totals."""
+    return key is not None and key != CHECKPOINT_KEY and not key.startswith(_INPUT_KEY)
+
+
+def counted_value(until: int, topic_id: str) -> bytes:
+    return f"{until} {topic_id}".encode()
+
+
+def counted_before(
+    connection: Connection, group: str, client: AdminClient, topic: str, partition: int, key: bytes, deadline: Deadline
+) -> tuple[int, str] | None:
+    """
+    Return an offset that an input partition was counted to, and that topic's id; None if it was never counted.
+
+    ``topic`` and ``partition`` are the changelog's, where the input partition has this ``key``. The caller must have
+    fenced the input partition's transactional id.
+    """
+    log = wait_until_stable(client, topic, [partition], deadline.part(_STABLE_S))[partition]
+    value: bytes | None = None
+    for batch in scan(connection, topic, {partition: (log.first, log.last_stable)}, READ_COMMITTED, group=group):
+        value = next((record.value() for record in reversed(batch) if record.key() == key), value)
+    if value is None:
+        return None
+    until, _, topic_id = value.decode().partition(" ")
+    return int(until), topic_id
+
+
 def wait_until_stable(
     client: AdminClient, topic: str, partitions: Iterable[int], deadline: Deadline
 ) -> dict[int, LogOffsets]:
@@ -280,10 +320,13 @@ def restore(
                 key, value = record.key(), record.value()
                 if key == CHECKPOINT_KEY and value is not None:
                     until, told_keys = parse_checkpoint(value)
-                elif key is not None:
+                elif key is not None and is_total(key):
                     changes[key] = value
+            counted = sum(record.key() == CHECKPOINT_KEY or is_total(record.key()) for record in batch)
+            if not counted:
+                continue  # input partitions only: they change no state
             keys += growth(store, changes)
-            done += len(batch)
+            done += counted
             store.write(changes, StoreCheckpoint(until, batch[-1].offset() + 1, keys))
     finally:
         reader.close()

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from brew.deadline import Deadline
 from brew.errors import Abortable, BrewError
+from brew.kafka.kafka_python import AdminPartition, ask, kafka_python_admin
 from brew.kafka.transaction import KafkaTransaction
 from brew.names import CrashPoint
 from downstream.__main__ import downstream
@@ -98,6 +100,18 @@ class TotalsStage:
         with suppress(CrashedError):
             self.count(crash)
         assert crash.happened
+
+    def forget_offset(self, partition: int) -> None:
+        """Delete the group's offset in an input partition, as brokers do seven days after its last commit."""
+        place, deadline, group = AdminPartition(self.settings.input, partition), Deadline(20), self.settings.group
+
+        async def call(admin: Any) -> dict[Any, Any]:
+            answers: dict[Any, Any] = await admin._async_delete_group_offsets(group, [place])
+            return answers
+
+        with kafka_python_admin(self.stage.connection, deadline) as admin:
+            answers = ask(admin, deadline, "delete offsets", call, admin)
+        assert [error.__name__ for error in answers.values()] == ["NoError"]
 
     def expected(self) -> dict[str, tuple[int, Fraction, Fraction]]:
         found: dict[str, tuple[int, Fraction, Fraction]] = {}

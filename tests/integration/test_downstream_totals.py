@@ -16,7 +16,7 @@ from harness.totals import PARTITIONS, CrashOnce, TotalsStage, abandoned, fail
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Fatal, Refused
 from brew.kafka.clients import producer
-from brew.kafka.cluster_admin import delete_records, set_config, set_offsets
+from brew.kafka.cluster_admin import add_partitions, delete_records, set_config, set_offsets
 from brew.names import CrashPoint
 from downstream.totals import run as running
 from downstream.totals import stages as working
@@ -95,6 +95,25 @@ def test_a_moved_offset_is_refused(shop: TotalsStage) -> None:
         shop.count()
     code, report = shop.recompute()
     assert (code, "position-moved" in report["said"]) == (3, True)
+
+
+def test_an_offset_of_the_input_that_vanished_is_refused(shop: TotalsStage) -> None:
+    """Brokers delete it seven days after its last commit: a partition that gets few orders was counted twice."""
+    shop.count()
+    shop.forget_offset(0)
+    with pytest.raises(Refused, match=r"offsets-vanished: .* no committed offset in .*\[0\]"):
+        shop.count()
+    assert shop.results() == shop.expected()
+
+
+def test_more_partitions_of_the_input_are_counted(shop: TotalsStage) -> None:
+    """They have no offset either, and were never counted."""
+    shop.count()
+    add_partitions(shop.stage.admin, shop.settings.input, PARTITIONS + 1, Deadline(20))
+    shop.write_orders(6)
+    shop.stage.produce(shop.settings.input, (PARTITIONS, b"k", b"no order"))
+    assert shop.count().orders == 7
+    assert shop.recompute()[0] == 0
 
 
 def test_a_changelog_that_lost_records_is_refused(shop: TotalsStage) -> None:

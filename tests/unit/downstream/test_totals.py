@@ -219,7 +219,7 @@ def test_a_partition_that_only_fails_ends_the_run_although_others_go_on(run: Run
     bad, good = (Source("in", "id", p, LogOffsets(0, 9, 9)) for p in (0, 1))
     run._failed("failed", bad, "no answer")
     now[0] = running._PATIENCE_S - 0.1
-    run._succeeded(good, Split("d"), AttemptResult(0, 9, 9))
+    run._succeeded(good, split(), AttemptResult(0, 9, 9))
     run._failed("failed", bad, "no answer")
     now[0] = running._PATIENCE_S
     with pytest.raises(Refused, match=r"in\[0\]: no transaction succeeded there for 90 s, at last: no answer"):
@@ -231,7 +231,7 @@ def test_one_success_begins_its_patience_anew_and_a_missing_right_ends_it_sooner
     for _ in range(3):
         run._failed("fenced", SOURCE, "another one")
         now[0] += running._PATIENCE_S - 1
-        run._succeeded(SOURCE, Split("d"), AttemptResult(0, 9, 9))
+        run._succeeded(SOURCE, split(), AttemptResult(0, 9, 9))
     assert run.result.fenced == 3
     why, began = "Abortable: produce: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)", now[0]
     for after in (0.0, 9.9):
@@ -270,13 +270,59 @@ def counts(outputs: Iterable[Output]) -> dict[bytes, int]:
 @pytest.mark.parametrize("how", ["ready", "dropped", "committed"])
 def test_orders_that_a_round_took_are_gone_when_the_next_one_begins(how: str) -> None:
     """An attempt may end while it reads, without a word to the work: only the next one's beginning tells."""
-    split = Split("d")
-    split.ready(0, fresh=True)
-    split.take([Record(0, b"k", ORDER)])
-    split.ready(0, fresh=True) if how == "ready" else getattr(split, how)()
-    split.take([Record(0, b"k", ORDER)])
-    assert {(one.topic, one.partition) for one in split.outputs(1)} == {("d", BY_KEY)}
-    assert counts(split.outputs(1)) == {b"customer/c": 1, b"tier/gold": 1}
+    splitting = split()
+    splitting.ready(0, fresh=False)
+    splitting.take([Record(0, b"k", ORDER)])
+    splitting.ready(0, fresh=False) if how == "ready" else getattr(splitting, how)()
+    splitting.take([Record(0, b"k", ORDER)])
+    sums = [one for one in splitting.outputs(1) if one.topic == SETTINGS.deltas]
+    assert {one.partition for one in sums} == {BY_KEY}
+    assert counts(sums) == {b"customer/c": 1, b"tier/gold": 1}
+
+
+def test_the_first_transaction_of_an_input_partition_notes_in_the_changelog_that_it_is_counted() -> None:
+    """Once in the life of a process, and again if it was not committed."""
+    splitting = split()
+    noted = Output(SETTINGS.changelog, 1, state_store.input_key(4), b"7 an id")
+    assert list(splitting.outputs(7)) == [noted]
+    splitting.dropped()
+    assert list(splitting.outputs(7)) == [noted]
+    splitting.committed()
+    assert list(splitting.outputs(9)) == []
+
+
+@pytest.mark.parametrize(
+    ("noted", "contradiction"),
+    [
+        ([], None),
+        ([b"7 an id"], r"^offsets-vanished: group 'g' has no committed offset in in\[4\], but .* below 7 at least"),
+        ([b"7 older", b"9 older"], r"^topic-recreated: in\[4\] has the id an id, but .* with the id older"),
+    ],
+)
+def test_a_partition_that_was_counted_and_has_no_offset_any_more_is_not_counted_from_the_start(
+    monkeypatch: pytest.MonkeyPatch, noted: list[bytes], contradiction: str | None
+) -> None:
+    """Brokers delete an offset seven days after its last commit; the orders would be counted twice."""
+    written = [Record(0, b"a", ONE), Record(1, state_store.input_key(5), b"8 an id")]
+    written += [Record(2 + n, state_store.input_key(4), value) for n, value in enumerate(noted)]
+    asked = list[Any]()
+
+    def scan(_connection: object, topic: str, ranges: object, isolation: str, *, group: str) -> Iterator[list[Record]]:
+        asked.append((topic, ranges, isolation, group))
+        yield written
+
+    monkeypatch.setattr(state_store, "scan", scan)
+    logs_of(monkeypatch, state_store, log(9, first=2))
+    said = split().ready(0, fresh=True)
+    assert asked == [("g.changelog", {1: (2, 9)}, "read_committed", "g")]
+    assert said is None if contradiction is None else re.search(contradiction, said or "")
+    assert split().ready(0, fresh=False) is None
+    assert len(asked) == 1
+
+
+def split() -> Split:
+    """The work on partition 4; the changelog has three partitions."""
+    return Split(SETTINGS, NOWHERE, Topic("in", "an id", 9, 1), 4, 3)
 
 
 def aggregate(store: MemoryStore) -> Aggregate:
@@ -509,6 +555,16 @@ def test_a_restore_begins_where_the_store_stands_while_the_log_holds_that(
     store.write({b"a": ONE}, StoreCheckpoint(1, known, 1))
     _, read = restored(monkeypatch, store, [Record(5, CHECKPOINT_KEY, b"9 %d" % kept)], log(6, first=first))
     assert (read, dict(store.items())) == ([(start, 6)], {b"a": ONE} if kept else {})
+
+
+def test_a_restore_takes_only_totals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the changelog notes of the input is no state, least of all in a changelog that has nothing else yet."""
+    store, noted = MemoryStore(), Record(0, state_store.input_key(0), b"7 an id")
+    assert restored(monkeypatch, store, [noted], log(2))[0] == 0
+    assert store.checkpoint is None
+    records = [noted, Record(2, b"a", ONE), Record(3, CHECKPOINT_KEY, b"1 1")]
+    assert restored(monkeypatch, store, records, log(5))[0] == 2
+    assert (store.checkpoint, dict(store.items())) == (StoreCheckpoint(1, 4, 1), {b"a": ONE})
 
 
 def test_a_changelog_that_lost_a_total_is_refused_and_what_it_gave_is_wiped(monkeypatch: pytest.MonkeyPatch) -> None:
