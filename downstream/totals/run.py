@@ -15,7 +15,7 @@ from brew.acl import denial_in
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Fenced, KafkaFailure, Refused
 from brew.fault_injection import KillAt
-from brew.kafka.clients import admin, consumer, is_cut_off, reach
+from brew.kafka.clients import AdminClient, admin, consumer, is_cut_off, reach
 from brew.kafka.cluster import broker_watch
 from brew.kafka.log_reader import LogRecord, RangeReader
 from brew.kafka.offsets import committed, log_offsets
@@ -123,6 +123,9 @@ class Run:
         self._admin = admin(self._settings.connection)
         self._asking = consumer(self._settings.connection, self._settings.group, READ_UNCOMMITTED)
 
+    def _client(self) -> AdminClient:
+        return self._admin
+
     def _replace_if_cut_off(self) -> None:
         """Replace clients that have lost the brokers for good; called after a failed request."""
         connection, topic = self._settings.connection, self._settings.input
@@ -137,11 +140,11 @@ class Run:
 
     def _stages(self, topics: Topics) -> tuple[_Stage, _Stage]:
         counts = topics.input.partitions, topics.changelog.partitions
-        split = {p: Split(self._settings, self._admin, topics.input, p, counts[1]) for p in range(counts[0])}
+        split = {p: Split(self._settings, self._client, topics.input, p, counts[1]) for p in range(counts[0])}
         aggregate = {}
         for p in range(topics.deltas.partitions):
             self._stores[p] = self._store_of(p, topics.changelog)
-            aggregate[p] = Aggregate(self._settings, self._admin, p, self._stores[p], self._restored)
+            aggregate[p] = Aggregate(self._settings, self._client, p, self._stores[p], self._restored)
         return _Stage(topics.input, split), _Stage(topics.deltas, aggregate)
 
     def _restored(self, partition: int, records: int, seconds: float) -> None:

@@ -45,7 +45,11 @@ class Output(NamedTuple):
 
 
 class StageTask(Protocol):
-    """One partition's work; all calls come from one thread at a time, in this order."""
+    """
+    One partition's work; all calls come from one thread at a time, in this order.
+
+    Tasks ask for the ``client`` each time: the run replaces one that has lost the brokers for good.
+    """
 
     def ready(self, position: int, *, fresh: bool) -> str | None:
         """
@@ -79,7 +83,7 @@ class Split:
     """
 
     settings: TotalsSettings
-    client: AdminClient
+    client: Callable[[], AdminClient]
     source: Topic
     partition: int
     changelog_partitions: int
@@ -96,7 +100,7 @@ class Split:
         counted = counted_before(
             settings.connection,
             settings.group,
-            self.client,
+            self.client(),
             settings.changelog,
             self._noted_in,
             input_key(self.partition),
@@ -142,7 +146,7 @@ class Aggregate:
     """Adds the deltas of a partition to the totals in the store."""
 
     settings: TotalsSettings
-    client: AdminClient
+    client: Callable[[], AdminClient]
     partition: int
     store: Store
     restored: Callable[[int, int, float], None] = lambda _partition, _records, _seconds: None
@@ -192,7 +196,7 @@ class Aggregate:
         if time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _LOOK_EVERY_S
             logs = log_offsets(
-                self.client, self.settings.changelog, [self.partition], Deadline(self.settings.timeout_s)
+                self.client(), self.settings.changelog, [self.partition], Deadline(self.settings.timeout_s)
             )
             self._seen_end = logs[self.partition].last_stable
 
@@ -200,7 +204,7 @@ class Aggregate:
         began, settings = time.monotonic(), self.settings
         deadline = Deadline(settings.restore_s)
         where = settings.changelog, self.partition
-        records = restore(settings.connection, settings.group, self.client, *where, self.store, deadline)
+        records = restore(settings.connection, settings.group, self.client(), *where, self.store, deadline)
         if records:
             self.restored(self.partition, records, time.monotonic() - began)
 

@@ -152,7 +152,7 @@ def test_a_foreign_open_transaction_in_the_changelog_ends_the_restore(
     deadline = working.Deadline
     monkeypatch.setattr(working, "Deadline", lambda _seconds: deadline(0.1))
     client = shop.stage.admin
-    aggregate = Aggregate(settings, client, 0, MemoryStore())
+    aggregate = Aggregate(settings, lambda: client, 0, MemoryStore())
     with pytest.raises(DeadlineExceeded, match="open transaction"):
         aggregate._restore()
     foreign.abort_transaction(10)

@@ -11,6 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from harness.fakes import Broker, FakeTransaction
@@ -226,6 +227,29 @@ def test_a_partition_that_only_fails_ends_the_run_although_others_go_on(run: Run
         run._failed("failed", bad, "no answer")
 
 
+def test_a_client_that_lost_the_brokers_is_replaced_for_the_work_on_each_partition_too(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would fail for ever there, and end the run after its patience, while the rounds go on with the new client."""
+    clients, asked = iter(["the first client", "the second client"]), list[object]()
+
+    def offsets(client: object, *_: object) -> dict[int, LogOffsets]:
+        asked.append(client)
+        return {0: LogOffsets(0, 5, 5)}
+
+    monkeypatch.setattr(running, "admin", lambda _connection: next(clients))
+    monkeypatch.setattr(running, "consumer", lambda *_: Mock())
+    monkeypatch.setattr(running, "is_cut_off", lambda *_: True)
+    monkeypatch.setattr(stages, "log_offsets", offsets)
+    run._open_clients()
+    described = [Topic(name, "id", 1, 1) for name in NAMES]
+    _, second = run._stages(topics.Topics(*described))
+    run._stores[0].write({}, StoreCheckpoint(2, 0, 0))
+    run._replace_if_cut_off()
+    assert second.tasks[0].ready(2, fresh=False) is None
+    assert asked == ["the second client"]
+
+
 def test_one_success_begins_its_patience_anew_and_a_missing_right_ends_it_sooner(run: Run, now: list[float]) -> None:
     """A right that is missing does not come by waiting; one that is on its way takes a second or two."""
     for _ in range(3):
@@ -320,13 +344,17 @@ def test_a_partition_that_was_counted_and_has_no_offset_any_more_is_not_counted_
     assert len(asked) == 1
 
 
+def client() -> Any:
+    return NOWHERE
+
+
 def split() -> Split:
     """The work on partition 4; the changelog has three partitions."""
-    return Split(SETTINGS, NOWHERE, Topic("in", "an id", 9, 1), 4, 3)
+    return Split(SETTINGS, client, Topic("in", "an id", 9, 1), 4, 3)
 
 
 def aggregate(store: MemoryStore) -> Aggregate:
-    return Aggregate(SETTINGS, NOWHERE, 0, store)
+    return Aggregate(SETTINGS, client, 0, store)
 
 
 def own(outputs: Iterable[Output]) -> dict[bytes, int]:
@@ -400,7 +428,7 @@ def test_a_store_that_stands_elsewhere_is_restored_and_one_that_is_ahead_from_no
         began.clear()
         restores.clear()
         store.write({b"a": ONE}, StoreCheckpoint(until, 1, 1))
-        adding = Aggregate(SETTINGS, NOWHERE, 0, store, lambda *given: restores.append(given))
+        adding = Aggregate(SETTINGS, client, 0, store, lambda *given: restores.append(given))
         assert adding.ready(2, fresh=False) is None
         assert [one[:2] for one in restores] == ([(0, 1)] if restored and records else [])
         assert all(0 <= seconds < 10 for *_, seconds in restores)
@@ -431,7 +459,7 @@ def test_a_changelog_that_stands_elsewhere_than_the_group_is_a_contradiction(
 
 def test_the_first_transaction_of_all_begins_with_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the log's beginning, and not behind it, where retention took deltas before they were added."""
-    lost = Aggregate(SETTINGS, NOWHERE, 2, MemoryStore()).ready(1, fresh=True)
+    lost = Aggregate(SETTINGS, client, 2, MemoryStore()).ready(1, fresh=True)
     assert str(lost).startswith("range-lost: g.deltas[2] begins at 1")
     monkeypatch.setattr(stages, "restore", lambda *_where: 0)
     store = MemoryStore()
