@@ -13,7 +13,7 @@ import click
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError
-from brew.kafka.clients import admin
+from brew.kafka.clients import admin, is_cut_off
 from brew.kafka.offsets import log_offsets
 from brew.observability.health import Bounds
 from brew.observability.recorder import Recorder, Subject
@@ -121,6 +121,8 @@ def _poll_end_offsets(connection: Connection, recorder: Recorder, stop: threadin
                 logs = log_offsets(client, topic, [p for t, p in topic_partitions if t == topic], Deadline(_ASK_S))
             except BrewError as error:
                 recorder.unanswered(str(error), refresh=False)
+                if is_cut_off(client, connection, topic):
+                    client = admin(connection)
                 continue
             for partition, log in logs.items():
                 recorder.end_offsets((topic, partition), log.last_stable, log.end)

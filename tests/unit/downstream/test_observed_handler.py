@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partialmethod
+from unittest.mock import Mock
 
 import pytest
 from harness.records import FakeRecord
 
+from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Refused
+from brew.errors import DeadlineExceeded, Refused
 from brew.observability.health import Bounds
 from brew.observability.recorder import Recorder, Subject
 from brew.observability.status import PartitionState, Topics
+from brew.offsets import LogOffsets
+from downstream import observed
 from downstream.consume.handler import AssignedPartition, HandlerContext, NotOwned, PartitionBatch, RetryLater
 from downstream.observed import ObservedHandler
 
@@ -135,3 +139,28 @@ def test_what_is_left_is_about_as_old_as_what_was_done_last(scene: Scene) -> Non
     assert ages[0] == pytest.approx(75, abs=1)
     scene.read(0, 10)
     assert scene.recorder.status().partitions[0].lag_s == 0
+
+
+def test_a_client_that_lost_the_brokers_is_replaced_and_the_program_is_ready_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would say for ever that the brokers do not answer: the program was restarted for nothing."""
+    clients = iter(["lost", "new"])
+
+    def log_offsets(client: str, _topic: str, partitions: list[int], _deadline: Deadline) -> dict[int, LogOffsets]:
+        if client == "lost":
+            raise DeadlineExceeded("offsets of out: no answer")
+        return dict.fromkeys(partitions, LogOffsets(0, 3, 3))
+
+    monkeypatch.setattr(observed, "admin", lambda _connection: next(clients))
+    monkeypatch.setattr(observed, "is_cut_off", lambda client, *_: client == "lost")
+    monkeypatch.setattr(observed, "log_offsets", log_offsets)
+    ready, turns = list[bool](), 2
+
+    def wait(_seconds: float) -> bool:
+        ready.append(scene.recorder.status().ready.ok)
+        return len(ready) > turns
+
+    scene.assign()
+    observed._poll_end_offsets(Connection("nowhere:1"), scene.recorder, Mock(wait=wait))
+    assert ready == [True, False, True]
