@@ -173,6 +173,7 @@ class LeaseCoordinator:
         self._facts: dict[int, PartitionFacts] = {}
         self._next_survey = self._next_move = self._next_report = 0.0
         self._first_connected_at: float | None = None
+        self._ending = False
 
     def run(self) -> None:
         """
@@ -316,8 +317,7 @@ class LeaseCoordinator:
     def _handle(self, received: ReceivedMessage) -> None:
         session, message = received.session, received.message
         if message is None:
-            if self._assignments.disconnected(session):
-                self._next_survey = 0.0
+            self._disconnected(session)
             return
         if "hello" in message:
             self._connected(session)
@@ -338,6 +338,16 @@ class LeaseCoordinator:
             self._assignments.disconnected(self._assignments.sessions[session.slot])
         self._assignments.sessions[session.slot] = session
         self._next_survey = 0.0 if self._facts and self._assignments.free(time.monotonic()) else self._next_survey
+
+    def _disconnected(self, session: WorkerSession) -> None:
+        lost = sorted(p for p, slot in self._assignments.held.items() if slot == session.slot)
+        if not self._assignments.disconnected(session):
+            return
+        self._next_survey = 0.0
+        if lost and not self._ending:
+            # A record that takes its worker with it has no outcome, and would take one after another for ever.
+            reason = self._workers.last_failure() or "its connection was closed, or it was silent for --lease"
+            self._planner.failed(f"the worker in slot {session.slot} has ended, which had partitions {lost}", reason)
 
     def _outcome(self, outcome: Outcome) -> None:
         self._shared.progress.outcome(outcome)
@@ -369,6 +379,7 @@ class LeaseCoordinator:
 
     def _end(self) -> None:
         """End all workers, also those that connect only now, until all have disconnected or the server was closed."""
+        self._ending = True
         self._workers.stop_restarts()
         notified = set[WorkerSession]()
         while (sessions := set(self._assignments.sessions.values())) and not self._workers.server.closed:

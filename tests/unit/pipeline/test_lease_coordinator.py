@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import queue
+import re
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from harness.lease_coordinator import (
@@ -19,6 +20,7 @@ from harness.lease_coordinator import (
 )
 from harness.waiting import until
 
+from brew.deadline import Deadline
 from brew.driver import leases
 from brew.driver.run_context import RunProgress
 from brew.errors import Fatal, Refused
@@ -168,6 +170,24 @@ def test_a_job_that_can_run_no_worker_ends_the_run_with_its_reason_or_when_patie
         assert play.ended()
         reason = failure or "the cluster has no free slot"
         assert str(play.errors[0]).endswith(f"no Spark task has reported: {reason}")
+
+
+def test_workers_that_die_one_after_another_end_the_run_when_patience_ends(plays: Plays) -> None:
+    """A record whose function takes its process with it: who gets its partition dies, others stay connected."""
+    play = plays(FakeCluster(0, 100, 100, 100), patience_s=1.0)
+    play.workers.failure = "the Python worker exited unexpectedly (crashed)"
+    workers, deadline = [play.worker(slot) for slot in (0, 1)], Deadline(10)
+    while not play.workers.restarts_stopped and not deadline.expired():
+        for slot, worker in enumerate(workers):
+            sent = cast("queue.Queue[Any]", worker.connection.sent)  # type: ignore[attr-defined]
+            if any("grant" in sent.get() for _ in range(sent.qsize())):
+                play.send(worker, None)
+                workers[slot] = play.worker(slot)
+        time.sleep(0.02)
+    play.workers.closed = True
+    assert play.ended()
+    reason = "the worker in slot . has ended, which had partitions \\[0\\]: the Python worker exited unexpectedly"
+    assert re.search(f"^no progress for 1 s .*; {reason}", str(play.errors[0]))
 
 
 def hears_nothing(session: WorkerSession, seconds: float = 0.3) -> None:
