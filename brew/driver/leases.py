@@ -14,7 +14,7 @@ from brew.driver.run_context import RunContext, Runner
 from brew.driver.work_planner import SurveyFailedError, WorkPlanner
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange
-from brew.outcome import Outcome, Status
+from brew.outcome import GOOD, Outcome, Status
 from brew.planner import PartitionFacts
 from brew.readers.direct.lease_server import LeaseServer, ReceivedMessage, WorkerSession
 from brew.readers.direct.messages import Grant, WorkerSettings, grant_message, parse_outcome
@@ -159,8 +159,11 @@ class LeaseWorkers(Runner, Protocol):
             BrewError: they can't, and no retry can succeed.
         """
 
+    def worked(self, slot: int) -> None:
+        """Forget the failures of this slot, because its worker has committed."""
+
     def last_failure(self) -> str | None:
-        """Return why a worker failed, None if none has."""
+        """Return why a worker failed last, None if none has, or if all that failed have worked since."""
 
 
 class LeaseCoordinator:
@@ -327,6 +330,8 @@ class LeaseCoordinator:
             self._shared.progress.begun(int(message["begun"]))
         outcome = parse_outcome(message)
         if outcome is not None:
+            if outcome.status in GOOD:
+                self._workers.worked(session.slot)
             self._outcome(outcome)
         if "released" in message:
             self._released(message["released"])

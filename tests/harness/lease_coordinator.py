@@ -101,6 +101,7 @@ class FakeWorkers:
         self.broken: Refused | None = None
         self.failure: str | None = None
         self.most_slots, self.restarts_stopped = 2, False
+        self.worked_slots: list[int] = []
 
     def slots(self) -> int:
         return self.most_slots
@@ -111,6 +112,9 @@ class FakeWorkers:
     def check(self) -> None:
         if self.broken is not None:
             raise self.broken
+
+    def worked(self, slot: int) -> None:
+        self.worked_slots.append(slot)
 
     def last_failure(self) -> str | None:
         return self.failure

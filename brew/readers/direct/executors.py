@@ -42,6 +42,8 @@ class SparkWorkers:
         self._jobs: dict[int, threading.Thread] = {}
         self._stopping = threading.Event()
         self._failures: dict[int, str] = {}
+        """Why slots last failed, in that order; without those that have worked since."""
+        self._failed_in_a_row: dict[int, int] = {}
 
     def slots(self) -> int:
         with session.jvm_call(self._context):
@@ -58,17 +60,23 @@ class SparkWorkers:
     def _run_repeatedly(self, slot: int) -> None:
         """Run the slot's job repeatedly until `stop_restarts`, since executors and workers may die."""
         run = functools.partial(_run_in_task, self._settings, slot)
-        failures = 0
+        self._failed_in_a_row[slot] = 0
         with contextlib.suppress(Py4JError, OSError):  # a JVM that has ended is detected below
             session.tag_jobs(self._context)
-        while not self._stopping.is_set() and failures < _MAX_FAILURES:
+        while not self._stopping.is_set() and self._failed_in_a_row[slot] < _MAX_FAILURES:
             try:
                 self._context.parallelize([slot], 1).mapPartitions(run).count()
-                failures = 0
+                self.worked(slot)
             except Exception as error:  # noqa: BLE001 - py4j raises many kinds
-                failures += 1
+                self._failed_in_a_row[slot] += 1
+                self._failures.pop(slot, None)
                 self._failures[slot] = cause(error)
                 self._stopping.wait(_RESTART_PAUSE_S)
+
+    def worked(self, slot: int) -> None:
+        """As `LeaseWorkers.worked`: a job lasts as long as the run, so it does not end between failures of weeks."""
+        self._failed_in_a_row[slot] = 0
+        self._failures.pop(slot, None)
 
     def check(self) -> None:
         session.check_alive(self._context)
@@ -77,7 +85,7 @@ class SparkWorkers:
             raise Refused(f"no Spark task keeps running: {reason}; try --verbose, or --reader connector")
 
     def last_failure(self) -> str | None:
-        return next(iter(self._failures.values()), None)
+        return next(reversed(list(self._failures.values())), None)
 
     def stop_restarts(self) -> None:
         self._stopping.set()
@@ -141,6 +149,8 @@ class LocalWorker:
     def check(self) -> None:
         if self._error is not None:
             raise self._error
+
+    def worked(self, slot: int) -> None: ...
 
     def last_failure(self) -> str | None:
         return None

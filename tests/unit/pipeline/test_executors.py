@@ -155,25 +155,38 @@ def test_a_jvm_that_answers_nothing_is_refused_with_its_words_and_its_job_can_be
 
 
 def test_a_slot_is_tried_five_times_in_a_row_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Failures far apart do not add up: a run of weeks loses more executors than that."""
+    """Failures far apart do not add up: a run of weeks loses more executors than that, and its only job each time."""
     context = Context(0)
     spark_workers(context)._run_repeatedly(0)
     assert context.tried[0] == 5
-    context, rounds = Context(), iter([False, False, False, False, True] * 3)
+    context, rounds = Context(), iter([False, False, False, True] * 4)
     workers = spark_workers(context)
 
     def count(_job: object) -> int:
-        good = next(rounds, None)
-        if good is None:
+        worked = next(rounds, None)
+        if worked is None:
             workers.stop_restarts()
-        elif not good:
-            raise RuntimeError("Caused by: java.io.IOException: the executor was lost")
-        return 0
+            return 0
+        if worked:
+            assert workers.last_failure() == "java.io.IOException: the executor was lost"
+            workers.worked(0)
+            assert workers.last_failure() is None
+        raise RuntimeError("Caused by: java.io.IOException: the executor was lost")
 
     job = type("Job", (), {"mapPartitions": lambda self, _run: self, "count": count})()
     monkeypatch.setattr(context, "parallelize", lambda *_: job)
     workers._run_repeatedly(0)
     assert next(rounds, None) is None, "it gave up before the end"
+
+
+def test_the_reason_is_that_of_the_last_failure() -> None:
+    """And not the first slot's, whatever came since."""
+    workers = spark_workers(Context())
+    for slot, reason in ((0, "old"), (1, "older"), (0, "new")):
+        job = Mock(count=Mock(side_effect=RuntimeError(reason)))
+        workers._context = Mock(parallelize=Mock(return_value=Mock(mapPartitions=Mock(return_value=job))))
+        workers._run_repeatedly(slot)
+        assert workers.last_failure() == reason
 
 
 def test_a_job_that_was_dismissed_starts_no_worker_again() -> None:

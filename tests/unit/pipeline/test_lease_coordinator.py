@@ -98,12 +98,13 @@ def test_a_transaction_that_did_not_end_well_is_planned_again_from_kafkas_answer
         play.send(worker, released_message(partition, 0))
         assert grants(worker, 1)[partition].start == 60
         play.cluster.last_positions.clear()
+    assert play.workers.worked_slots == [0, 0], "its slot's failures are over"
     play.cluster.committed[partition] = 70
     began = time.monotonic()
     play.send(worker, outcome_message(Outcome(partition, 0, 50, Status.FENCED, detail="a newer attempt")))
     play.send(worker, released_message(partition, 0))
     again = grants(worker, 1)[partition]
-    assert (again.start, again.exempt_from_crash) == (70, False)
+    assert (again.start, again.exempt_from_crash, len(play.workers.worked_slots)) == (70, False, 2)
     assert time.monotonic() - began >= 0.05, "at once again would keep two pipelines in step"
 
 
