@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from brew.readers.direct.messages import Message, MessageConnection
 
 _HELLO_S = 10.0
+_PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +51,12 @@ class LeaseServer:
             threading.Thread(target=target, name="lease-server", daemon=True).start()
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed.is_set():
             try:
                 accepted, _ = self._listener.accept()
-            except OSError:
-                return
+            except OSError:  # a caller that gave up, no file descriptor left: later ones must be heard
+                self._closed.wait(_PAUSE_S)
+                continue
             threading.Thread(target=self._serve, args=[accepted], name="lease-session", daemon=True).start()
 
     def _renew(self) -> None:

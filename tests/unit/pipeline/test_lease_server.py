@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import queue
 import socket
 import threading
@@ -110,6 +111,28 @@ def test_strangers_are_hung_up_on(server: LeaseServer, words: bytes) -> None:
         assert stranger.recv(10) == b""
     with pytest.raises(queue.Empty):
         server.received.get_nowait()
+
+
+def test_a_caller_that_could_not_be_accepted_does_not_shut_out_the_others(
+    server: LeaseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may run out of file descriptors for a moment; Linux also reports here that a caller has given up."""
+    failures = iter([OSError(errno.EMFILE, "Too many open files"), ConnectionAbortedError()])
+
+    class Listener:
+        def accept(self) -> Any:
+            if error := next(failures, None):
+                raise error
+            return listener.accept()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(listener, name)
+
+    listener = server._listener
+    monkeypatch.setattr(server, "_listener", Listener())
+    hello(server)  # it may still come through the listener as it was
+    assert hello(server).send({"alive": True})
+    assert server.received.get(timeout=5).message == {"alive": True}
 
 
 def test_a_closed_server_hangs_up_on_everyone(server: LeaseServer) -> None:
