@@ -339,8 +339,11 @@ class LeaseCoordinator:
             self._planner.check_rejections(outcome)
 
     def _connected(self, session: WorkerSession) -> None:
-        if session.slot in self._assignments.sessions:
-            self._assignments.disconnected(self._assignments.sessions[session.slot])
+        if (older := self._assignments.sessions.get(session.slot)) is not None:
+            self._assignments.disconnected(older)
+            # Its lease would be renewed for ever: if Spark only took it for lost, it would fence its successor again
+            # and again.
+            older.connection.close()
         self._assignments.sessions[session.slot] = session
         self._next_survey = 0.0 if self._facts and self._assignments.free(time.monotonic()) else self._next_survey
 

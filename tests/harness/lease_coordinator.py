@@ -84,6 +84,10 @@ class FakeConnection:
 
     def __init__(self) -> None:
         self.sent: queue.Queue[Message] = queue.Queue()
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
     def send(self, message: Message) -> bool:
         self.sent.put(message)

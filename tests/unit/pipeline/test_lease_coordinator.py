@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from harness.lease_coordinator import (
     FakeCluster,
+    FakeConnection,
     FakeOwnership,
     LeaseRun,
     grants,
@@ -264,6 +265,8 @@ def test_a_slots_new_worker_takes_the_place_of_the_one_before(play: LeaseRun) ->
     again = grants(successor, 2)
     assert again.keys() == held.keys()
     assert all(grant.exempt_from_crash for grant in again.values())
+    one, its_successor = (cast("FakeConnection", session.connection) for session in (worker, successor))
+    assert (one.closed, its_successor.closed) == (True, False), "if it lives, it would go on beside its successor"
     # What the dead one still says counts no more, least of all that it is gone.
     partition = next(iter(held))
     play.send(worker, outcome_message(Outcome(partition, 0, 100, Status.COMMITTED, 0, 100)))
