@@ -192,7 +192,7 @@ def watch(leadership: Leadership, stop: threading.Event, shared: RunContext, end
 def _is_leader(leadership: Leadership) -> bool:
     try:
         return leadership.holds()
-    except BrewError:  # the next leadership raises it, if it persists
+    except Exception:  # noqa: BLE001 - the next leadership raises it, if it persists; without this thread, SIGTERM is lost
         return False
 
 

@@ -44,7 +44,7 @@ class FakeLeadership:
     log: list[str] = field(default_factory=list)
     held: bool = True
     owner: str | None = None
-    failure: Refused | None = None
+    failure: Exception | None = None
 
     def __enter__(self) -> Self:
         self.log.append("opened")
@@ -127,7 +127,9 @@ def in_background(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]
     return thread, answers
 
 
-@pytest.mark.parametrize(("how", "done"), [("lost", False), ("gave up", False), ("told to stop", True)])
+@pytest.mark.parametrize(
+    ("how", "done"), [("lost", False), ("gave up", False), ("gave up by a bug", False), ("told to stop", True)]
+)
 def test_a_driver_leaves_its_seat_before_it_closes_what_worked(scene: Scene, how: str, done: bool) -> None:
     """The next one may begin meanwhile. One that lost its seat, or whose seat knows no more, waits for another turn."""
     thread, answers = in_background(lambda: scene.driver.work(scene.leadership))
@@ -136,6 +138,8 @@ def test_a_driver_leaves_its_seat_before_it_closes_what_worked(scene: Scene, how
         scene.leadership.owner, scene.leadership.held = "other", False
     elif how == "gave up":
         scene.leadership.failure = Refused("made again")
+    elif how == "gave up by a bug":
+        scene.leadership.failure = KeyError((0, 17))
     else:
         scene.driver.stop.set()
     thread.join(5)
