@@ -25,6 +25,7 @@ from brew.errors import BrewError, Fatal, Refused
 from brew.offsets import OffsetRange
 from brew.outcome import GOOD, Outcome, Status
 from brew.range_transaction import Rows
+from brew.readers.direct.messages import encodable
 from brew.settings import SparkSettings
 from brew.spark import session
 from brew.spark.worker import check_all_rows_came, tune_worker
@@ -151,7 +152,8 @@ def task(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBat
                     offer = replace(offer, crash=None)
                 batches = _MeasuredBatches(chain([first], arrow))
                 outcome = replace(attempt(offer, _rows(batches, partition), job), read_bytes=batches.read_bytes)
-                yield pa.record_batch([pa.array([orjson.dumps(asdict(outcome))], pa.binary())], schema=_SCHEMA)
+                document = orjson.dumps(asdict(encodable(outcome)))
+                yield pa.record_batch([pa.array([document], pa.binary())], schema=_SCHEMA)
                 return
 
     return run

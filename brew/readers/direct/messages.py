@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import orjson
@@ -74,8 +74,14 @@ def begun_message(partition: int) -> Message:
     return {"begun": partition}
 
 
+def encodable(outcome: Outcome) -> Outcome:
+    """Replace what can't be UTF-8 in the detail: the text of a function's exception may have a record's surrogates."""
+    detail = outcome.detail
+    return outcome if detail.isascii() else replace(outcome, detail=detail.encode(errors="replace").decode())
+
+
 def outcome_message(outcome: Outcome) -> Message:
-    return {"outcome": asdict(outcome)}
+    return {"outcome": asdict(encodable(outcome))}
 
 
 def parse_outcome(message: Message) -> Outcome | None:

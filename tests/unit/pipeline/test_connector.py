@@ -8,14 +8,19 @@ import json
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
+from unittest.mock import Mock
 
+import orjson
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brew.attempt import Job
 from brew.connection import Connection
+from brew.driver import micro_batches
 from brew.kafka.transaction import TransactionSettings
+from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
 from brew.readers import connector
 from brew.readers.connector import SMALL_RECORD_BYTES, SMALL_RECORDS, RecordSizes, headers_of
@@ -92,3 +97,18 @@ def test_a_worker_spares_the_collector_what_it_held_before_its_first_task() -> N
     assert any(one is after for one in gc.get_objects()), "what a task makes is looked at as ever"
     assert list(work(iter(()))) == []
     assert any(one is after for one in gc.get_objects()), "once in a worker's life"
+
+
+def test_an_outcome_comes_back_whatever_the_exception_of_a_function_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may quote a record that is not UTF-8, from a task and without Spark."""
+    raised = Outcome(3, 7, 8, Status.TRANSFORM_FAILED, detail="raised ValueError: \udcff")
+    settings = TransactionSettings(Connection("none:1"), "group", 60.0)
+    job = Job({3: Mock()}, settings, OrderEnrichment(Limits()))
+    for module in (connector, micro_batches):
+        monkeypatch.setattr(module, "attempt", lambda *_: raised)
+    monkeypatch.setattr(connector.TaskContext, "get", lambda: Mock(attemptNumber=lambda: 0))
+    (answer,) = connector.task(job)(iter([pa.record_batch({"partition": [3]})]))
+    assert orjson.loads(answer.column(0)[0].as_py())["detail"] == "raised ValueError: ?"
+    engine = micro_batches.LocalEngine(settings.connection, "group", 4, OrderEnrichment(Limits()))
+    assert engine.execute([OffsetRange("in", 3, 7, 8)], job)[3].detail == "raised ValueError: ?"
+    engine.close()

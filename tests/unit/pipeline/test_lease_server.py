@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -78,6 +79,14 @@ def test_grants_and_outcomes_arrive_as_they_were(server: LeaseServer) -> None:
     assert (parse_grant(heard), heard["share"], received.session.slot) == (GRANT, 4, 2)
     assert parse_grant(released_message(3, 80, "why")) is None
     assert parse_outcome(released_message(3, 80)) is None
+
+
+def test_an_outcome_arrives_whatever_the_exception_of_a_function_says(server: LeaseServer) -> None:
+    """It may quote a record that is not UTF-8; an outcome that was not sent hid the exception behind another one."""
+    caller = hello(server)
+    caller.send(outcome_message(replace(OUTCOME, detail="raised ValueError: caf\u00e9 \udcff")))
+    received = parse_outcome(server.received.get(timeout=5).message or {})
+    assert received == replace(OUTCOME, detail="raised ValueError: caf\u00e9 ?")
 
 
 def test_a_worker_that_hangs_up_or_says_nothing_is_gone() -> None:
