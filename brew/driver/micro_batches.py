@@ -24,7 +24,7 @@ from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts, Plan
 from brew.range_transaction import Rows
-from brew.readers.direct.messages import encodable
+from brew.readers.direct.messages import reportable
 from brew.readers.direct.worker import rows_of
 from brew.transaction_sizing import TransactionSize
 from brew.transformation import Transformation
@@ -142,7 +142,7 @@ class LocalEngine:
         return {partition: future.result() for partition, future in futures.items()}
 
     def _attempt(self, offered: OffsetRange, job: Job) -> Outcome:
-        return encodable(attempt(job.offers[offered.partition], self._rows(offered, job.transaction.timeout_s), job))
+        return reportable(attempt(job.offers[offered.partition], self._rows(offered, job.transaction.timeout_s), job))
 
     def _rows(self, offered: OffsetRange, timeout_s: float) -> Iterator[Rows]:
         reader = self._readers.get(offered.partition)

@@ -25,7 +25,7 @@ from brew.errors import BrewError, Fatal, Refused
 from brew.offsets import OffsetRange
 from brew.outcome import GOOD, Outcome, Status
 from brew.range_transaction import Rows
-from brew.readers.direct.messages import encodable
+from brew.readers.direct.messages import reportable
 from brew.settings import SparkSettings
 from brew.spark import session
 from brew.spark.worker import check_all_rows_came, tune_worker
@@ -152,7 +152,7 @@ def task(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBat
                     offer = replace(offer, crash=None)
                 batches = _MeasuredBatches(chain([first], arrow))
                 outcome = replace(attempt(offer, _rows(batches, partition), job), read_bytes=batches.read_bytes)
-                document = orjson.dumps(asdict(encodable(outcome)))
+                document = orjson.dumps(asdict(reportable(outcome)))
                 yield pa.record_batch([pa.array([document], pa.binary())], schema=_SCHEMA)
                 return
 

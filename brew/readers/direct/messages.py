@@ -74,14 +74,28 @@ def begun_message(partition: int) -> Message:
     return {"begun": partition}
 
 
-def encodable(outcome: Outcome) -> Outcome:
-    """Replace what can't be UTF-8 in the detail: the text of a function's exception may have a record's surrogates."""
-    detail = outcome.detail
-    return outcome if detail.isascii() else replace(outcome, detail=detail.encode(errors="replace").decode())
+_MAX_REASON, _MAX_DETAIL = 100, 10_000
+"""Characters; an outcome has at most 50 reasons, and must be far below `_MAX_MESSAGE`."""
+
+
+def reportable(outcome: Outcome) -> Outcome:
+    """
+    Shorten the texts that come from a function, and replace what can't be UTF-8.
+
+    A function may use a whole record as the reason of a rejection, and an exception may quote one with surrogates.
+    """
+    reasons, examples = dict[str, int](), dict[str, int]()
+    for reason, count in outcome.reasons.items():
+        short = reason[:_MAX_REASON]
+        reasons[short] = reasons.get(short, 0) + count
+        if reason in outcome.examples:
+            examples.setdefault(short, outcome.examples[reason])
+    detail = outcome.detail[:_MAX_DETAIL].encode(errors="replace").decode()
+    return replace(outcome, reasons=reasons, examples=examples, detail=detail)
 
 
 def outcome_message(outcome: Outcome) -> Message:
-    return {"outcome": asdict(encodable(outcome))}
+    return {"outcome": asdict(reportable(outcome))}
 
 
 def parse_outcome(message: Message) -> Outcome | None:

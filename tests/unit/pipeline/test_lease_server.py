@@ -89,6 +89,21 @@ def test_an_outcome_arrives_whatever_the_exception_of_a_function_says(server: Le
     assert received == replace(OUTCOME, detail="raised ValueError: caf\u00e9 ?")
 
 
+def test_an_outcome_arrives_however_long_its_reasons_are(server: LeaseServer) -> None:
+    """A function may reject a record with all of it; the driver hung up on its worker, and counted nothing."""
+    caller, long = hello(server), "x" * 30_000
+    reasons = {f"{long}{n}": n for n in range(48)} | {"no-url": 3}
+    examples = {reason: 70 + n for n, reason in enumerate(reasons)}
+    caller.send(outcome_message(replace(OUTCOME, reasons=reasons, examples=examples, detail="d" * 2_000_000)))
+    received = parse_outcome(server.received.get(timeout=5).message or {})
+    assert received is not None
+    assert (received.reasons, received.examples) == (
+        {long[:100]: sum(range(48)), "no-url": 3},
+        {long[:100]: 70, "no-url": 70 + 48},
+    )
+    assert received.detail == "d" * 10_000
+
+
 def test_a_worker_that_hangs_up_or_says_nothing_is_gone() -> None:
     with opened(0.3) as server:
         hello(server).close()
