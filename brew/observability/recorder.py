@@ -16,6 +16,9 @@ from brew.observability.counters import Counts, Ended, Ending, Rate, TopicPartit
 from brew.observability.health import BROKERS, STORE, Bounds, Partition, Program, live, ready, started, state_of
 from brew.observability.status import Phase, Status, Topics, Totals
 
+_STARTUP_S = 60.0
+"""Partitions that come this long after a program's first look belong to its start; later ones were another's before."""
+
 
 @dataclass(frozen=True, slots=True)
 class Subject:
@@ -45,6 +48,7 @@ class Recorder:
         self.subject, self._bounds, self._clock, self._wall = subject, bounds, clock, wall
         self._lock = threading.Lock()
         self._began, self._began_at = clock(), wall()
+        self._work_since, self._looked_at = self._began, float("inf")
         self._program = Program(Phase.STARTING, self._began)
         self._partitions: dict[TopicPartition, Partition] = {}
         self._counts = Counts()
@@ -94,6 +98,7 @@ class Recorder:
         """Record that the log's end was checked."""
         with self._lock:
             now = self._clock()
+            self._looks(now)
             self._program = replace(self._program, beat_at=now)
             for topic_partition in topic_partitions:
                 self._taken(topic_partition, now)
@@ -102,6 +107,7 @@ class Recorder:
         """Record position and end offsets, as the working loop read them."""
         with self._lock:
             now = self._clock()
+            self._looks(now)
             new = topic_partition not in self._partitions
             state = self._taken(topic_partition, now)
             if state.position is not None and position > state.position:
@@ -111,7 +117,8 @@ class Recorder:
             if not state.lag:
                 state.set_answered(STORE, now)  # a partition with lag hears from the store only when it is worked on
             if new and state.lag and state.failing_since is None:
-                state.failing_since = self._began  # a backlog from before counts as recovered at the next commit
+                # A backlog from before counts as recovered at the next commit.
+                state.failing_since = self._work_since if now - self._looked_at <= _STARTUP_S else now
             self._answered(now)
 
     def end_offsets(self, topic_partition: TopicPartition, last_stable: int, end: int) -> None:
@@ -188,14 +195,22 @@ class Recorder:
         self.ended(Ended(*topic_partition, ending, start, until, records, {}, took, {}, began_at, None, detail))
 
     def released(self, topic_partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Forget partitions that are no longer assigned to this program; None: all of them."""
+        """Forget partitions that are no longer assigned to this program; None: all of them, as while it stands by."""
         with self._lock:
+            if topic_partitions is None:
+                self._work_since, self._looked_at = self._clock(), float("inf")
+            else:
+                self._looks(self._clock())
             for topic_partition in list(self._partitions if topic_partitions is None else topic_partitions):
                 self._partitions.pop(topic_partition, None)
 
     def topic_partitions(self) -> list[TopicPartition]:
         with self._lock:
             return sorted(self._partitions)
+
+    def _looks(self, now: float) -> None:
+        """Note that the program looks for partitions to work on."""
+        self._looked_at = min(self._looked_at, now)
 
     def _taken(self, topic_partition: TopicPartition, now: float) -> Partition:
         state = self._partitions.get(topic_partition)

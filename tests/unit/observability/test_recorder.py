@@ -122,6 +122,31 @@ def test_what_was_left_over_at_the_start_is_recovered_with_the_first_commit(scen
     assert scene.recorder.status().totals.recovery_s == 5
 
 
+def test_what_a_stand_by_finds_is_recovered_from_the_moment_it_works(scene: TimedRecorder) -> None:
+    """It had waited for days while another one worked: an alert said that it took days to recover."""
+    scene.after(100_000).released()
+    scene.recorder.phase(Phase.STANDING_BY)
+    scene.after(1).phase(Phase.WORKING)
+    scene.after(2).surveyed(PLACE, 0, 10, 10)
+    scene.after(1)
+    scene.end(Ending.COMMITTED)
+    assert scene.recorder.status().totals.recovery_s == 4
+
+
+@pytest.mark.parametrize(("later_s", "recovery_s"), [(60, 63), (60.5, 1)])
+@pytest.mark.parametrize("first_look", ["surveyed", "polled", "released"])
+def test_a_partition_that_comes_later_is_recovered_from_then_on(
+    scene: TimedRecorder, first_look: str, later_s: float, recovery_s: float
+) -> None:
+    """It was another one's until a rebalance, also where it is the first one; those of the start come in a minute."""
+    recorder = scene.after(2)
+    recorder.surveyed(("in", 1), 10, 10, 10) if first_look == "surveyed" else getattr(recorder, first_look)([])
+    scene.after(later_s).surveyed(PLACE, 0, 10, 10)
+    scene.after(1)
+    scene.end(Ending.COMMITTED)
+    assert scene.recorder.status().totals.recovery_s == recovery_s
+
+
 def test_counters_outlive_partitions_that_go_and_come_back(scene: TimedRecorder) -> None:
     """Prometheus takes a counter that falls for a restart."""
     scene.end(Ending.COMMITTED, records=10, dead_letters={"not-json": 2})
