@@ -67,7 +67,9 @@ class LeaseServer:
     def _serve(self, accepted: socket.socket) -> None:
         connection = MessageConnection(accepted, _HELLO_S)
         hello = (connection.receive() or {}).get("hello")
-        if not isinstance(hello, dict) or not hmac.compare_digest(str(hello.get("token")), self.token):
+        if not isinstance(hello, dict) or not hmac.compare_digest(
+            str(hello.get("token")).encode(), self.token.encode()
+        ):
             connection.close()
             return
         accepted.settimeout(self._idle_timeout_s)

@@ -127,7 +127,14 @@ def test_leases_are_renewed_whatever_the_driver_does() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [b'{"hello":{"token":"guessed","slot":0}}\n', b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"\n", b'{"outcome":{}}\n'],
+    [
+        b'{"hello":{"token":"guessed","slot":0}}\n',
+        '{"hello":{"token":"café","slot":0}}\n'.encode(),
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"[1]\n",
+        b"\n",
+        b'{"outcome":{}}\n',
+    ],
 )
 def test_strangers_are_hung_up_on(server: LeaseServer, words: bytes) -> None:
     with contextlib.closing(socket.create_connection(("127.0.0.1", server.port), 5)) as stranger:
