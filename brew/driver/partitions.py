@@ -229,6 +229,8 @@ class PartitionSurvey:
     def renew_clients(self) -> None:
         """Replace clients that have lost the brokers, after a failed survey."""
         self._offsets.replace_if_cut_off()
+        if self._output_wait is not None:  # no transaction ends while brokers are away
+            self._output_wait.deadline = Deadline(_OUTPUT_WAIT_S)
 
     def _resolve(self, unknown: Iterable[PartitionFacts], idle: Iterable[PartitionFacts]) -> None:
         """Find out which of ``unknown`` may start; retry for a while if an open transaction hides output."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -44,6 +45,8 @@ class Cluster:
     last_positions: list[dict[int, int]] = field(default_factory=list)
 
     admin: Any = None
+
+    def replace_if_cut_off(self) -> None: ...
 
     def input_topic(self, _deadline: Deadline) -> Topic:
         return Topic("in", self.topic_id, len(self.committed), 1)
@@ -191,6 +194,21 @@ def test_what_hides_the_output_holds_back_one_partition(run: Run, monkeypatch: p
     assert run.survey.first_attempt(facts[0])
     run.cluster.hidden = True
     monkeypatch.setattr(partitions, "_OUTPUT_WAIT_S", 1e-9)
+    with pytest.raises(Refused, match="offsets-vanished: somebody's transaction hides"):
+        run.look()
+
+
+def test_the_time_without_brokers_is_no_time_in_which_a_transaction_could_have_ended(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an outage of half a minute, the first look that finds a killed run's transaction ended the run."""
+    monkeypatch.setattr(partitions, "_OUTPUT_WAIT_S", 0.05)
+    run.cluster.hidden = True
+    run.look()
+    time.sleep(0.1)
+    run.survey.renew_clients()
+    assert run.look().keys() == {1}
+    time.sleep(0.1)
     with pytest.raises(Refused, match="offsets-vanished: somebody's transaction hides"):
         run.look()
 
