@@ -6,9 +6,13 @@ If the brokers deny access, the program ends with an error that says who lacks w
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import errno
 import functools
 import gc
 import importlib
+import io
 import logging
 import os
 import re
@@ -40,6 +44,8 @@ PACKAGE = "brew"
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 """click's context settings of every program: `-h` is short for `--help` in all commands."""
 _JSON = "--json"
+_ESCAPED = "brew-escaped"
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -120,6 +126,7 @@ def printable(text: str, kept: str = "") -> str:
 
 def run(command: click.Command, name: str) -> NoReturn:
     """Run a click command as a program; never returns, and prints no stack trace for expected errors."""
+    _prepare_streams()
     raise_on_signals()
     click.version_option(package_name=PACKAGE, prog_name=PACKAGE, message="%(prog)s %(version)s")(command)
     code = exit_code_of(command, name, sys.argv[1:])
@@ -127,6 +134,25 @@ def run(command: click.Command, name: str) -> NoReturn:
     sys.stdout.flush()
     gc.freeze()  # no need to look for cycles at exit: saves 0.15 of 0.2 s after a run with Spark
     sys.exit(code)
+
+
+def _prepare_streams() -> None:
+    """Make standard streams usable that the caller closed (`>&-`), or whose encoding lacks most characters."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # This also takes the free descriptor, which a connection would get otherwise, with what others print.
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - stays open
+    if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.encoding.lower().startswith("utf"):
+        codecs.register_error(_ESCAPED, _escaped)
+        sys.stdout.reconfigure(errors=_ESCAPED)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    r"""Return the characters that can't be encoded as `\u25cf`, which is also valid in a string of JSON."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2)), error.end
 
 
 class _Stderr(logging.Handler):
@@ -190,12 +216,23 @@ def _stopped(error: Stopped | SystemError, name: str) -> int:
 
 
 def _code_of(command: click.Command, name: str, arguments: list[str]) -> int:
-    """Call the command; a path that the system refuses is the user's to correct, and `Refused`."""
+    """Call the command; a path or an output that the system refuses is the user's to correct, and `Refused`."""
+    stdout = sys.stdout
     try:
         return int(command.main(arguments, prog_name=called(name), standalone_mode=False) or 0)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         if error.filename is None:
-            raise
+            if error.errno not in _NO_ROOM:
+                raise
+            with contextlib.suppress(OSError):
+                stdout.flush()
+            _discard(stdout)
+            raise Refused(
+                f"the output could not be written ({error.strerror}), though what the command does may be done; free "
+                "space where its output goes, or send it elsewhere"
+            ) from error
         raise Refused(
             f"{error.filename}: {error.strerror}; name a path that exists, and that this user may read and write"
         ) from error
@@ -250,10 +287,15 @@ def _let_signal_thread_begin() -> None:
         state._stop.wait(_THREAD_BEGINS_S)  # noqa: SLF001
 
 
-def _reader_gone(stdout: TextIO, error: BaseException, name: str) -> int:
-    """Discard what is left in the buffer, because the reader of our output (`| head`) is gone."""
+def _discard(stdout: TextIO) -> None:
+    """Discard what is left in the buffer, which would fail again at the exit."""
     sys.stdout = stdout
     os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
+
+
+def _reader_gone(stdout: TextIO, error: BaseException, name: str) -> int:
+    """Return the exit code if the reader of our output (`| head`) is gone."""
+    _discard(stdout)
     if not isinstance(error, UnfinishedError):
         return ExitCode.DONE
     click.echo(f"{name}: {error}", err=True)

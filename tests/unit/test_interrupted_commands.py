@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -112,6 +113,58 @@ def test_a_run_whose_reader_is_gone_says_that_it_is_not_done() -> None:
     code, output = _without_a_reader(program, "run", "--master", "none")
     assert (code, output.count("\n")) == (ExitCode.REFUSED, 1), output
     assert output.startswith("pipeline: stopped before the end, because the reader of its output is gone; run again")
+
+
+_SHOWS = (
+    "import click, sys\n"
+    "from brew.cli import run\n"
+    "@click.command()\n"
+    "@click.option('--json', 'as_json', is_flag=True)\n"
+    "def shows(as_json):\n"
+    "    sys.stdin.read(0)\n"
+    "    {output}\n"
+    "run(shows, 'pipeline')\n"
+)
+_OUTPUTS = ("click.echo('x')", "__import__('rich.console').console.Console().print('x')", "sys.stdout.write('x\\n')")
+
+
+@pytest.mark.parametrize("output", _OUTPUTS)
+def test_closed_standard_streams_are_no_violation(output: str) -> None:
+    """A shell's `<&- >&-`, or a service manager, may start a command without them: `sys.stdout` is None then."""
+    shell = 'exec "$@" <&- >&-'
+    done = subprocess.run(
+        ["sh", "-c", shell, "sh", sys.executable, "-c", _SHOWS.format(output=output)],
+        stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (ExitCode.DONE, "")
+
+
+@pytest.mark.parametrize("output", _OUTPUTS[:2])
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_a_full_disk_under_the_output_is_a_refusal_and_no_violation(output: str, arguments: tuple[str, ...]) -> None:
+    """A stack trace exits with 1, our code for a violation: `brew verify > /mnt/full/proof` found none."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", _SHOWS.format(output=output), *arguments],
+            stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    said = json.loads(done.stderr)["error"] if arguments else done.stderr.removeprefix("pipeline: ")
+    assert done.returncode == ExitCode.REFUSED, done.stderr
+    assert said.startswith("the output could not be written (No space left on device)"), done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_an_output_in_an_old_encoding_escapes_what_it_lacks(encoding: str) -> None:
+    r"""In such a locale `brew top` and `brew xray` ended in a stack trace; `\u` escapes are valid in JSON, too."""
+    text = '"● 🎉"'
+    done = subprocess.run(
+        [sys.executable, "-c", _SHOWS.format(output=f"__import__('rich.console').console.Console().print('{text}')")],
+        stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False,
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (ExitCode.DONE, b"")
+    assert done.stdout.decode(encoding).strip() == r'"\u25cf \ud83c\udf89"'
+    assert json.loads(done.stdout) == json.loads(text)
 
 
 def _without_a_reader(program: str, *arguments: str) -> tuple[int, str]:
