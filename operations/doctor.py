@@ -62,7 +62,8 @@ class Scope:
     """
     What to examine: ``topics`` (none: all), and one pipeline's ``group`` or sink's name (None: all transactions).
 
-    An open transaction older than ``older_than_s`` is lingering; at most ``most_groups`` groups are asked for offsets.
+    An open transaction older than ``older_than_s`` is lingering. At most ``most_groups`` groups are asked for offsets,
+    those of the open transactions first.
     """
 
     topics: Collection[str] = ()
@@ -101,13 +102,24 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
         places |= {case.position[1] for case in cases if case.position is not None}
         if places:
             try:
-                groups_there, unanswered = transactions.readers(
-                    groups(client, scope.most_groups, deadline), sorted(places)
-                )
+                names, left_out = _groups_to_ask(groups(client, deadline), cases, scope.most_groups)
+                groups_there, unanswered = transactions.readers(names, sorted(places))
+                unavailable += left_out
                 unavailable += _unanswered_coordinators(unanswered)
             except BrewError as error:
                 unavailable.append(str(error))
     return TransactionsSnapshot(tuple(cases), ends, groups_there, tuple(unavailable))
+
+
+def _groups_to_ask(names: Collection[str], cases: Iterable[Diagnosis], most_groups: int) -> tuple[list[str], list[str]]:
+    """Return the groups to ask for offsets, those whose positions an abort moves first, and a note on the others."""
+    owners = {case.position[0] for case in cases if case.position is not None}
+    ordered = sorted(names, key=lambda name: (name not in owners, name))
+    left = len(ordered) - most_groups
+    note = (
+        f"offsets of {left} of {len(ordered)} groups, which may wait, too; set --groups to {len(ordered)} to read all"
+    )
+    return ordered[:most_groups], [note] if left > 0 else []
 
 
 def _unanswered_coordinators(unanswered: Mapping[str, str]) -> list[str]:

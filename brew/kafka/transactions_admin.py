@@ -196,9 +196,9 @@ def all_partitions(client: AdminClient, topics: Iterable[str], deadline: Deadlin
     )
 
 
-def groups(client: AdminClient, max_groups: int, deadline: Deadline) -> list[str]:
+def groups(client: AdminClient, deadline: Deadline) -> list[str]:
     """
-    Return the names of at most ``max_groups`` groups.
+    Return the names of all groups.
 
     Raises:
         Refused: this client may not list groups.
@@ -212,4 +212,4 @@ def groups(client: AdminClient, max_groups: int, deadline: Deadline) -> list[str
         listing = retry_until(listed, "list groups", deadline)
     except KafkaFailure as error:
         raise Refused(f"groups can't be listed: {error}; grant Describe on them") from error
-    return sorted(group.group_id for group in listing.valid)[:max_groups]
+    return sorted(group.group_id for group in listing.valid)

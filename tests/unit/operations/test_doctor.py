@@ -228,6 +228,15 @@ def test_one_that_can_not_be_ended_stops_no_other(monkeypatch: pytest.MonkeyPatc
     assert report.unhealthy(cases) == [second, fourth]
 
 
+def test_the_groups_whose_positions_an_abort_moves_are_asked_first_and_those_left_out_are_told() -> None:
+    """Without its own group's offset, "after an abort" said that it reads again from its first offset."""
+    names, cases = ["a", "b", "h"], [case(Kind.LINGERING, named("h:in:2"))]
+    note = "offsets of 1 of 3 groups, which may wait, too; set --groups to 3 to read all"
+    assert doctor._groups_to_ask(names, cases, 2) == (["h", "a"], [note])
+    assert doctor._groups_to_ask(names, cases, 3) == (["h", "a", "b"], [])
+    assert doctor._groups_to_ask(["a"], cases, 3) == (["a"], [])
+
+
 HIDDEN = "; the aborted copies stay in the log, hidden from read_committed readers"
 NEVER = "no known position goes back; the records become aborted, hidden from read_committed readers"
 
