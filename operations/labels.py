@@ -14,6 +14,7 @@ from operations.ui.model import Transaction
 from operations.xray.model import ORDER, Column, Kind, Run, Strip, Writers
 
 NONE = "-"
+_NO_TIMESTAMP = -1
 _STATES = {
     "working": ("●", "the position moves, or a transaction is open within its timeout"),
     "idle": ("○", "nothing is left to read"),
@@ -85,6 +86,14 @@ def utc(ms: int) -> datetime | None:
 def iso(moment: datetime) -> str:
     """Format as ISO 8601 in UTC, to the millisecond."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def record_time(ms: int) -> str | None:
+    """Format a record's timestamp: the number itself outside the calendar's range; None if the record has none (-1)."""
+    if ms == _NO_TIMESTAMP:
+        return None
+    moment = utc(ms)
+    return str(ms) if moment is None else iso(moment)
 
 
 def span(start: int, end: int) -> str:

@@ -28,7 +28,7 @@ from brew.names import READ_COMMITTED, READ_UNCOMMITTED, ExitCode, checked_topic
 from brew.offsets import LogOffsets
 from brew.signals import Stopped
 from operations.explain.command import since
-from operations.labels import iso, utc
+from operations.labels import NONE, record_time
 from operations.options import advised, chosen_partitions, connected, json_option, print_json, table
 from operations.xray.model import Run, RunBuilder
 
@@ -219,8 +219,7 @@ def lines(documents: Iterable[dict[str, Any]]) -> Table:
 
 
 def _cells(document: Mapping[str, Any]) -> tuple[str | Text, ...]:
-    moment = utc(document["timestamp_ms"])
-    when = str(document["timestamp_ms"]) if moment is None else iso(moment)
+    when = record_time(document["timestamp_ms"]) or NONE
     place = f"{document['partition']}/{document['offset']}"
     if document["fate"].endswith(_MARKER):
         known = document["producer_id"] is not None

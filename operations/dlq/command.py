@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
@@ -45,12 +44,13 @@ from operations.dlq.replay import (
     replay,
     written_back,
 )
-from operations.labels import iso, utc
+from operations.labels import NONE, record_time, utc
 from operations.options import json_option, print_json
 
 _MOST_SHOWN = 2000
 _PERIODS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H:00Z", "minute": "%Y-%m-%dT%H:%MZ"}
 PERIODS = ("none", *_PERIODS)
+_NO_PERIOD = "unknown"
 _MOST_LINES = 100
 
 
@@ -71,19 +71,21 @@ class DeadLetterCounts:
 
     def add(self, letter: DeadLetter, *, replayed: bool) -> None:
         form = _PERIODS.get(self.period)
-        when = "" if form is None else _time(letter.timestamp).strftime(form)
+        moment = utc(letter.timestamp) if record_time(letter.timestamp) is not None else None
+        when = "" if form is None else _NO_PERIOD if moment is None else moment.strftime(form)
         place = (letter.reason, letter.partition, when)
         count = self._counts.setdefault(place, _Count(oldest=letter.timestamp, newest=letter.timestamp))
         count.letters += 1
         count.replayed += replayed
-        count.oldest, count.newest = min(count.oldest, letter.timestamp), max(count.newest, letter.timestamp)
+        times = [ms for ms in (count.oldest, count.newest, letter.timestamp) if record_time(ms) is not None]
+        count.oldest, count.newest = min(times, default=count.oldest), max(times, default=count.newest)
 
     def document(self, topic: str) -> dict[str, Any]:
         rows: list[dict[str, Any]] = [
             {"reason": reason, "partition": partition}
             | ({"time": when} if when else {})
             | {"letters": count.letters, "replayed": count.replayed, "waiting": count.letters - count.replayed}
-            | {"oldest": _text(count.oldest), "newest": _text(count.newest)}
+            | {"oldest": record_time(count.oldest), "newest": record_time(count.newest)}
             for (reason, partition, when), count in sorted(self._counts.items())
         ]
         totals = {name: sum(row[name] for row in rows) for name in ("letters", "replayed", "waiting")}
@@ -99,8 +101,12 @@ def counts_table(document: dict[str, Any]) -> Table:
         footer = f"{document[name]:,}" if name in document and number else ""
         table.add_column(name, Text(footer), justify="right" if number else "left", overflow="fold")
     for row in document["rows"]:
-        table.add_row(*(Text(f"{row[name]:,}" if isinstance(row[name], int) else row[name]) for name in names))
+        table.add_row(*(_cell(row[name]) for name in names))
     return table
+
+
+def _cell(content: int | str | None) -> Text:
+    return Text(f"{content:,}" if isinstance(content, int) else NONE if content is None else printable(content))
 
 
 def letter_document(letter: DeadLetter, *, replayed: bool) -> dict[str, Any]:
@@ -112,7 +118,7 @@ def letter_document(letter: DeadLetter, *, replayed: bool) -> dict[str, Any]:
         "source": None if source is None else f"{source.topic}/{source.partition}/{source.offset}",
         "reason": letter.reason,
         "message": letter.message,
-        "timestamp": _text(letter.timestamp),
+        "timestamp": record_time(letter.timestamp),
         "replayed": replayed,
         "replays_before": letter.replays,
         "key": printable_content(letter.key),
@@ -182,14 +188,6 @@ def _harmless(content: dict[str, str] | None) -> Text:
     cut = text[:_MOST_SHOWN]
     more = f" ... {len(text) - _MOST_SHOWN:,} more characters; --json shows all" if len(text) > _MOST_SHOWN else ""
     return Text(("hex " if kind == "hex" else "") + cut + more)
-
-
-def _time(timestamp_ms: int) -> datetime:
-    return utc(timestamp_ms) or datetime.fromtimestamp(0, UTC)
-
-
-def _text(timestamp_ms: int) -> str:
-    return iso(_time(timestamp_ms))
 
 
 _WIDE = 240

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from harness.fakes import Broker, FakeTransaction
 from harness.pages import ROOT, column
+from rich.console import Console
 
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -158,6 +160,33 @@ def test_letters_are_counted_by_reason_partition_and_time_and_a_report_by_what_s
     done = [RULES.replay_record("dead", LETTER, b"y"), SkippedDeadLetter(LETTER, SkipReason.TOO_OFTEN, "x")]
     report = report_document(done, "dead", "in", dry_run=False)
     assert summary(report) == "1 dead letter written back to in; 1 not replayed: 1 too-often"
+
+
+def test_a_time_that_a_letter_has_not_is_not_made_up() -> None:
+    """It was 1970-01-01, or a millisecond before: -1 is a record without a timestamp, which any producer may write."""
+    counts = DeadLetterCounts("day")
+    for ms in (-1, LETTER.timestamp, 2**62):
+        counts.add(replace(LETTER, timestamp=ms), replayed=False)
+        assert (
+            command.letter_document(replace(LETTER, timestamp=ms), replayed=False)["timestamp"]
+            == {
+                -1: None,
+                LETTER.timestamp: "2023-11-14T22:13:20.000Z",
+                2**62: str(2**62),
+            }[ms]
+        )
+    day, unknown = counts.document("dead")["rows"]
+    assert (day["time"], day["oldest"], unknown["time"]) == ("2023-11-14", "2023-11-14T22:13:20.000Z", "unknown")
+    assert (unknown["letters"], unknown["oldest"], unknown["newest"]) == (2, str(2**62), str(2**62))
+
+
+def test_a_reason_that_another_program_wrote_does_not_control_the_terminal() -> None:
+    counts = DeadLetterCounts()
+    counts.add(replace(LETTER, headers=[(ERROR_REASON, b"\x1b[31mred")], timestamp=-1), replayed=False)
+    console = Console(file=io.StringIO(), width=200)
+    console.print(command.counts_table(counts.document("dead")))
+    (row,) = [line for line in console.file.getvalue().splitlines() if "red" in line]
+    assert [cell.strip() for cell in row.split("│")[1:-1]] == [r"\x1b[31mred", "0", "1", "0", "1", "-", "-"]
 
 
 def test_marks_and_headers_are_those_of_the_page_and_a_mark_belongs_to_one_topic_not_to_its_name() -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from brew.cluster import RawBatch
 from brew.connection import Connection
 from brew.offsets import LogOffsets
-from operations.show import Reader, RecordQuery, _merged, content_document, lines
+from operations.show import Reader, RecordQuery, _merged, content_document, lines, marker_document
 from operations.xray.model import RunBuilder
 
 
@@ -44,6 +44,15 @@ def test_markers_of_every_type_are_shown(monkeypatch: pytest.MonkeyPatch) -> Non
     console = Console(file=io.StringIO(), width=200)
     console.print(lines(records))
     assert "unknown-marker" in console.file.getvalue()
+
+
+def test_a_record_without_a_timestamp_is_shown_without_one() -> None:
+    """It was shown as 1969-12-31T23:59:59.999Z."""
+    record = marker_document("out", 0, 7, -1, "plain") | {"key": {"null": True}, "value": {"null": True}, "headers": []}
+    console = Console(file=io.StringIO(), width=200)
+    console.print(lines([record]))
+    (row,) = [line for line in console.file.getvalue().splitlines() if "0/7" in line]
+    assert [cell.strip() for cell in row.split("│")[1:4]] == ["0/7", "-", "plain"]
 
 
 @pytest.mark.parametrize(
