@@ -72,9 +72,9 @@ class Observer:
         positions = committed(self._reader, self._topic, partition_range, deadline)
         logs = log_offsets(self._admin, self._topic, partition_range, deadline)
         snapshots = [_plain(p, logs[p], positions[p]) for p in partition_range]
+        self.unavailable = None
         if all(snapshot.log.end == snapshot.position for snapshot in snapshots):
             return snapshots
-        self.unavailable = None
         try:
             with open_transactions_admin(self._connection, deadline) as transactions:
                 return self._deep(snapshots, transactions, deadline)

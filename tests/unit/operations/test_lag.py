@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 
 from brew.cluster import ONGOING, CoordinatorTransaction, OpenTransaction, RawBatch
+from brew.connection import Connection
+from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.names import SinkTransactionalId
 from brew.offsets import Committed, LogOffsets
+from operations import lag
 from operations.lag import document_of, lag_table, late, sink_of, sink_position
 from operations.partition_state import PartitionSnapshot, Remaining, RemainingRecordsCounter, classify
 
@@ -158,6 +162,27 @@ def test_a_partition_is_doing_what_two_looks_tell(
     """The first rule that fits decides."""
     status = classify(before, now, NOW_MS)
     assert (status.state, status.why) == (state, why)
+
+
+def test_what_could_not_be_read_once_is_not_told_of_a_later_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`lag --watch` kept showing "unavailable" when the group had reached the end, where nothing else is read."""
+    position = Committed(5, "")
+
+    def denied(*_: object) -> NoReturn:
+        raise Refused("not now")
+
+    monkeypatch.setattr(lag, "admin", lambda *_: None)
+    monkeypatch.setattr(lag, "consumer", lambda *_: None)
+    monkeypatch.setattr(lag.topics, "describe_one", lambda *_: SimpleNamespace(partitions=1))
+    monkeypatch.setattr(lag, "committed", lambda *_: {0: position})
+    monkeypatch.setattr(lag, "log_offsets", lambda *_: {0: LogOffsets(0, 9, 9)})
+    monkeypatch.setattr(lag, "open_transactions_admin", denied)
+    observer = lag.Observer(Connection("nowhere:1"), "in", "g", 100)
+    (snapshot,) = observer.snapshot(Deadline(5))
+    assert (snapshot.remaining.records, observer.unavailable) == (4, "not now")
+    position = Committed(9, "")
+    (snapshot,) = observer.snapshot(Deadline(5))
+    assert (snapshot.remaining.records, observer.unavailable) == (0, None)
 
 
 def test_the_document_counts_states_and_records() -> None:
