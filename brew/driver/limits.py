@@ -20,13 +20,30 @@ _DENIED_S = 10.0
 """A revoked right does not come back by itself; a newly granted one takes effect within seconds."""
 _MAX_BACKOFF_S = 5.0
 
+_REMEDIES = {
+    "MSG_SIZE_TOO_LARGE": (
+        "a record with its headers, or a dead letter with the original headers and the message of its rejection, is "
+        "larger than max.message.bytes of the topic: raise that"
+    ),
+    "INVALID_RECORD": "a topic with cleanup.policy=compact takes no record without a key: change its cleanup.policy",
+    "INVALID_TIMESTAMP": (
+        "a record's timestamp is outside of what the topic allows: raise its message.timestamp.before.max.ms or "
+        "message.timestamp.after.max.ms, or correct the transformation"
+    ),
+}
+"""Refusals of records that each attempt gets again, by librdkafka's name, and what to do."""
+
+
+def _remedy(detail: str) -> str:
+    return next((f"; {remedy}, and run again" for name, remedy in _REMEDIES.items() if f"({name})" in detail), "")
+
 
 def _check_patience(what: str, seconds: float, patience_s: float, problem: str, detail: str) -> None:
     if seconds > patience_s:
         clause = "" if denial_in(detail) is None else " at most after an authorization failure"
         raise Refused(
             f"{what} for {seconds:.0f} s (--patience is {patience_s:g} s{clause}); {problem}: "
-            f"{detail or 'see the lines above'}"
+            f"{detail or 'see the lines above'}{_remedy(detail)}"
         )
 
 

@@ -231,6 +231,8 @@ def members(name: str, membership: GroupFacts | Unknown) -> Finding:
 
 
 _OUTPUT_ROOM = 16_384
+_DEAD_LETTER_ROOM = 4096
+"""For the headers that say why a record was rejected, and where it came from."""
 _MOST_COPIES = 3
 _REQUEST_MS = 30_000  # librdkafka's default
 _MAX_BYTES = "max.message.bytes"
@@ -363,8 +365,9 @@ def _sizes(settings: PipelineSettings, known: Mapping[str, TopicFacts], most: in
         more = f"enrichment and headers add up to {_OUTPUT_ROOM} bytes"
         yield _size("output", output, wanted + _OUTPUT_ROOM, (more, "records close to the limit are rejected instead"))
     if dead is not None:
-        left_out = "the value of a larger record is left out of its dead letter"
-        yield _size("dead-letter", dead, largest, ("every rejected record fits, with its value", left_out))
+        fits = "every rejected record fits, with its value, if the message of the rejection is short"
+        left_out = "the value of a larger record is left out of its dead letter; large headers can block its partition"
+        yield _size("dead-letter", dead, largest + _DEAD_LETTER_ROOM, (fits, left_out))
     value, need, setting = f"{most} bytes", f"at least {largest} bytes", f"{_MAX_BYTES} of {settings.input}"
     severity, reason = Severity.OK, "the pipeline's producer accepts all records of the input"
     if largest > most:

@@ -51,6 +51,7 @@ def settings(**more: Any) -> PipelineSettings:
 def cluster() -> ClusterFacts:
     """Three brokers on which nothing is wrong."""
     topics = {name: TopicFacts(name, f"id-{name}", 4, 3, 3, CONFIG, ALL) for name in ROLES.values()}
+    topics["dead"] = replace(topics["dead"], config={**CONFIG, "max.message.bytes": str(1_048_588 + 4096)})
     return ClusterFacts(3, dict.fromkeys((1, 2, 3), BROKER), GroupFacts("empty", (), ALL), topics)
 
 
@@ -131,7 +132,8 @@ PROBLEMS: list[tuple[str, Severity, Change]] = [
     ("input-access", UNSAFE, on("input", operations=frozenset({"WRITE"}))),
     ("input-access", UNKNOWN, on("input", operations=None)),
     ("output-message-size", WARNING, on("output", {"max.message.bytes": "1000000"})),
-    ("dead-letter-message-size", WARNING, on("dead-letter", {"max.message.bytes": "1048587"})),
+    ("dead-letter-message-size", WARNING, on("dead-letter", {"max.message.bytes": "1048588"})),
+    ("dead-letter-message-size", WARNING, on("dead-letter", {"max.message.bytes": str(1_048_588 + 4095)})),
     ("producer-message-size", WARNING, on("input", {"max.message.bytes": str(MOST + 1)})),
     ("output-partitions", WARNING, on("output", partitions=3)),
     ("transaction-timeout", UNSAFE, brokers(transaction_max_timeout_ms="59999")),

@@ -136,6 +136,28 @@ def test_a_no_is_waited_for_ten_seconds_at_most(clock: Clock, patience_s: float,
     assert ("after an authorization failure" in str(caught.value)) is (detail == DENIED)
 
 
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("MSG_SIZE_TOO_LARGE", "max.message.bytes"),
+        ("INVALID_TIMESTAMP", "message.timestamp.after.max.ms"),
+        ("INVALID_RECORD", "cleanup.policy"),
+    ],
+)
+def test_a_record_that_the_topic_refuses_each_time_ends_the_run_with_the_setting(
+    clock: Clock, name: str, setting: str
+) -> None:
+    """Seen with a dead letter whose headers made it larger than its topic allows."""
+    patience = clock.policy(patience_s=10.0)
+    detail = f"Abortable: produce: ProduceRequest for dead [0] failed: current transaction must be aborted ({name})"
+    patience.failed("partition 0", detail)
+    clock.now += 11.0
+    with pytest.raises(Refused) as caught:
+        patience.failed("partition 0", detail)
+    assert setting in str(caught.value)
+    assert "run again" in str(caught.value)
+
+
 def test_a_partition_that_is_denied_ends_the_run_however_well_the_others_go(clock: Clock) -> None:
     """A right on the dead-letter topic is missed in partitions with bad records only."""
     policy = clock.policy()
