@@ -11,7 +11,7 @@ import difflib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import NoneType
@@ -104,6 +104,9 @@ class Pipeline:
         texts = {"input": input, "output": output, "bootstrap": bootstrap, "master": master}
         for name, value in {**texts, "group": group or "", "dead_letter": dead_letter or ""}.items():
             _check_text(name, value)
+        _check_type("transform", transform, (str, Callable, NoneType), "str or a function")
+        _check_type("client_config", client_config, (str, Path, NoneType), "str, Path or None")
+        _check_type("conf", conf, (Mapping, NoneType), "Mapping or None")
         known = ClientConfig() if client_config is None else load(Path(client_config))
         jvm_dir = str(dependencies.home(None))
         self.settings = PipelineSettings(
@@ -266,7 +269,7 @@ def _typed(name: str, value: Any, known: Mapping[str, Any]) -> Any:
     if name == "on_missing_position":
         return _one_of(OnMissingPosition, name, value)
     if name == "allow":
-        return allowed([value] if isinstance(value, str) else value)
+        return allowed(_texts(name, value))
     if name in {"stand_by", "share"} and isinstance(value, bool):
         return ClaimsSettings() if value else None
     kinds = tuple(get_origin(kind) or kind for kind in get_args(known[name]) or (known[name],))
@@ -281,8 +284,14 @@ def _check_text(name: str, value: object) -> None:
         raise UsageError(f"{name} is {value!r}; it has to be of type str")
 
 
+def _check_type(name: str, value: object, kinds: tuple[Any, ...], wanted: str) -> None:
+    if not isinstance(value, kinds):
+        raise UsageError(f"{name} is {value!r}; it has to be of type {wanted}")
+
+
 def _texts(name: str, value: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
     """Return a sequence of names; a single one counts as a sequence of one, not as its characters."""
+    _check_type(name, value, (str, Path, Iterable), "str or a sequence of them")
     found = (value,) if isinstance(value, str | Path) else tuple(value)
     for one in found:
         _check_text(name, str(one) if isinstance(one, Path) else one)

@@ -84,6 +84,12 @@ def named(words: list[str]) -> tuple[str, str]:
         ({"input": b"a"}, "input is b'a'; it has to be of type str"),
         ({"group": 7}, "group is 7; it has to be of type str"),
         ({"also_output": [7]}, "also_output is 7; it has to be of type str"),
+        ({"also_output": None}, "also_output is None; it has to be of type str or a sequence of them"),
+        ({"py_files": 3}, "py_files is 3; it has to be of type str or a sequence of them"),
+        ({"allow": 3}, "allow is 3; it has to be of type str or a sequence of them"),
+        ({"transform": 5}, "transform is 5; it has to be of type str or a function"),
+        ({"client_config": 5}, "client_config is 5; it has to be of type str, Path or None"),
+        ({"conf": [("a", "1")]}, "it has to be of type Mapping or None"),
         ({"share": "yes"}, "share is 'yes'; it has to be of type ClaimsSettings or None"),
     ],
 )
