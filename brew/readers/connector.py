@@ -26,6 +26,7 @@ from brew.offsets import OffsetRange
 from brew.outcome import GOOD, Outcome, Status
 from brew.range_transaction import Rows
 from brew.readers.direct.messages import reportable
+from brew.readers.direct.worker import immutable
 from brew.settings import SparkSettings
 from brew.spark import session
 from brew.spark.worker import check_all_rows_came, tune_worker
@@ -185,7 +186,7 @@ def _rows(batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[Rows]:
             batch.column("offset").to_pylist(),
             batch.column("key").to_pylist(),
             batch.column("value").to_pylist(),
-            [None] * batch.num_rows if plain else [headers_of(cell) for cell in headers.to_pylist()],
+            [None] * batch.num_rows if plain else [immutable(headers_of(cell)) for cell in headers.to_pylist()],
             batch.column("timestamp").to_pylist(),
         )
 

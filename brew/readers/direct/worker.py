@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from brew.attempt import AttemptSpec, Job, attempt
 from brew.deadline import Deadline
@@ -25,7 +25,7 @@ from brew.kafka.clients import FULL_MS
 from brew.kafka.log_reader import IDLE_MS, FetchedRecords, LogRecord, TailReader
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
-from brew.range_transaction import Rows
+from brew.range_transaction import RecordHeaders, Rows
 from brew.readers.direct.messages import (
     Grant,
     MessageConnection,
@@ -180,13 +180,18 @@ class TransactionInput:
             fetched = self._tail.take(count, self._bytes_left, 0) if count > 0 and self._bytes_left > 0 else None
 
 
+def immutable(headers: RecordHeaders) -> RecordHeaders:
+    """Return headers that a function can't change: those of its input are not checked again, and go to dead letters."""
+    return cast("RecordHeaders", tuple(headers)) if headers else None
+
+
 def rows_of(records: Sequence[LogRecord]) -> Rows:
     """The records as the kernel's parallel lists."""
     return Rows(
         [record.offset() for record in records],
         [record.key() for record in records],
         [record.value() for record in records],
-        [record.headers() for record in records],
+        [immutable(record.headers()) for record in records],
         [record.timestamp()[1] for record in records],
     )
 

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import orjson
 import pyarrow as pa
 import pytest
+from harness.fakes import log_record
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
 from brew.readers import connector
 from brew.readers.connector import SMALL_RECORD_BYTES, SMALL_RECORDS, RecordSizes, headers_of
+from brew.readers.direct.worker import rows_of
 from brew.settings import Limits
 from brew.spark.worker import _exclude_modules_from_collection
 from pipeline.transformation import OrderEnrichment
@@ -112,3 +114,14 @@ def test_an_outcome_comes_back_whatever_the_exception_of_a_function_says(monkeyp
     engine = micro_batches.LocalEngine(settings.connection, "group", 4, OrderEnrichment(Limits()))
     assert engine.execute([OffsetRange("in", 3, 7, 8)], job)[3].detail == "raised ValueError: ?"
     engine.close()
+
+
+def test_a_function_can_not_change_the_headers_that_it_was_given() -> None:
+    """An appended header reached the client library unchecked, which ended the process at a lone surrogate (139)."""
+    given = [("trace", b"1"), ("empty", None)]
+    (direct,) = rows_of([log_record(7, headers=given)]).headers
+    cell = orjson.dumps([{"key": "trace", "value": "MQ=="}, {"key": "empty"}])
+    columns = {"offset": [7], "partition": [3], "key": [b"k"], "value": [b"v"], "headers": [cell], "timestamp": [1]}
+    (rows,) = connector._rows([pa.record_batch(columns)], 3)
+    assert (direct, rows.headers) == (tuple(given), [tuple(given)])
+    assert rows_of([log_record(7), log_record(8, headers=[])]).headers == [None, None]
