@@ -172,6 +172,8 @@ def connect(settings: DatabaseSettings, options: str, **more: Any) -> Connection
         psycopg.OperationalError: the server cannot be reached, or takes no sessions at the moment.
     """
     try:
+        # Without it the client takes the database's encoding: SQL_ASCII gives bytes in place of every text.
+        more |= {"client_encoding": "UTF8"}
         return psycopg.connect(settings.url, options=options, connect_timeout=_CONNECT_S, **more)
     except psycopg.OperationalError as error:
         if not _LOGIN_REFUSED.search(str(error)):
@@ -218,6 +220,8 @@ def _remedy(error: psycopg.Error) -> str:
         return f"; check that the server runs and answers at the address in {_OPTION}"
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return f"; grant it to the user of {_OPTION}, or name the tables' owner there"
+    if isinstance(error, psycopg.errors.UntranslatableCharacter):
+        return f"; name a database with encoding UTF8 in {_OPTION}: this one can't store every record"
     if isinstance(error, psycopg.errors.UndefinedTable):
         return (
             f"; check {_OPTION}, --schema and this user's USAGE on the schema: the program's first run makes the tables"

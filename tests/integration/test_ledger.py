@@ -30,8 +30,9 @@ from downstream.consume.handler import (
     RetryLater,
 )
 from downstream.ledger import command as ledger_handler
+from downstream.ledger.check import check
 from downstream.ledger.command import TABLES, Ledger, LedgerHandler, OffsetRow, Start
-from downstream.postgres import Database, make_tables
+from downstream.postgres import Database, DatabaseSettings, make_tables
 from sandbox.store import Postgres
 
 ORDERS = 400
@@ -47,6 +48,8 @@ POISON = (
     b'{"customer_id":"c","loyalty_tier":"tin","loyalty_discount":0.15,"total_cents":5}',
     b'{"customer_id":7,"loyalty_tier":"bronze","loyalty_discount":0.05,"total_cents":5}',
 )
+
+ODD_NAME = '{"customer_id":"\u2615","loyalty_tier":"gold","loyalty_discount":0.15,"total_cents":5}'.encode()
 
 
 @pytest.fixture
@@ -87,6 +90,29 @@ def test_every_visible_order_is_one_row_and_the_money_is_conserved(stage: Ledger
     assert (booked.entries, booked.problems) == (ORDERS + len(POISON), 6)
     stage.proven(ORDERS + len(POISON))
     assert stage.book().booked.entries == 0
+
+
+def _database_of(stage: LedgerStage, encoding: str) -> DatabaseSettings:
+    name = f"{stage.schema}_{encoding.lower()}"
+    with psycopg.connect(stage.url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LOCALE 'C'".encode())
+    return dataclasses.replace(stage.database, url=f"{stage.url.rpartition('/')[0]}/{name}")
+
+
+def test_a_database_that_was_made_without_a_locale_keeps_every_order(stage: LedgerStage) -> None:
+    """`initdb` gives it the encoding SQL_ASCII, of which the client reads bytes unless it names its own encoding."""
+    enriched.write_raw(stage.bootstrap, stage.topic, ODD_NAME)
+    ascii_only = _database_of(stage, "SQL_ASCII")
+    for booked in (ORDERS + 1, 0):
+        assert stage.book(stage.handler(database=ascii_only)).booked.entries == booked
+    result = check(stage.loop(), ascii_only)
+    assert (dict(result.findings), result.rows, result.booked) == ({}, ORDERS + 1, result.total)
+
+
+def test_a_database_that_can_not_store_a_name_is_refused_with_the_remedy(stage: LedgerStage) -> None:
+    enriched.write_raw(stage.bootstrap, stage.topic, ODD_NAME)
+    with pytest.raises(Refused, match=r"no equivalent in encoding .LATIN1.; name a database with encoding UTF8"):
+        stage.book(stage.handler(database=_database_of(stage, "LATIN1")))
 
 
 def test_a_restored_dump_raises_the_alarm_and_nothing_is_missing(stage: LedgerStage) -> None:

@@ -63,6 +63,16 @@ def test_a_redelivered_message_does_nothing_and_the_receiver_moves_on(stage: Rec
     assert stage.receive(stage.in_postgres()).messages == 0
 
 
+def test_a_database_that_was_made_without_a_locale_loses_no_effect(stage: ReceiveStage) -> None:
+    """Its claims came back as bytes, equal to no message's id: each was claimed, and none had an effect."""
+    with psycopg.connect(stage.url, autocommit=True) as connection:
+        name = f"{stage.schema}_ascii"
+        connection.execute(f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' TEMPLATE template0 LOCALE 'C'".encode())
+    stage = dataclasses.replace(stage, url=f"{stage.url.rpartition('/')[0]}/{name}")
+    assert stage.receive(stage.in_postgres()).effects == MESSAGES
+    stage.proven(MESSAGES)
+
+
 def test_an_offset_of_the_topic_before_this_one_is_refused_although_it_fits(stage: ReceiveStage) -> None:
     """The brokers forget offsets with their topic, and a member that outlives it tells its own once more."""
     late = consumer(Connection(stage.bootstrap), stage.group, READ_COMMITTED)
