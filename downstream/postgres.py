@@ -189,13 +189,16 @@ def connect(settings: DatabaseSettings, options: str, **more: Any) -> Connection
 @contextlib.contextmanager
 def reading(settings: DatabaseSettings, what: str) -> Iterator[Connection]:
     """
-    Open a session on the schema's tables, to check them.
+    Open a session on the schema's tables, to check them, without the time-outs of the user or the database.
+
+    A check reads all rows in one statement, and waits for Kafka between two fetches.
 
     Raises:
         Refused: ``what`` cannot be read.
     """
     try:
-        with connect(settings, f"-c search_path={settings.schema}") as connection:
+        unbounded = "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0"
+        with connect(settings, f"{unbounded} -c search_path={settings.schema}") as connection:
             yield connection
     except psycopg.Error as error:
         raise Refused(f"{what} can't be read: {_server_message(error)}{_remedy(error)}") from error

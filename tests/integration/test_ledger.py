@@ -20,6 +20,7 @@ from harness.programs import ROOT, until
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused
+from brew.kafka.log_reader import LogRecord
 from downstream.claims.admin import Filter, Watcher
 from downstream.consume.handler import (
     AssignedPartition,
@@ -29,6 +30,7 @@ from downstream.consume.handler import (
     PartitionBatch,
     RetryLater,
 )
+from downstream.ledger import check as ledger_check
 from downstream.ledger import command as ledger_handler
 from downstream.ledger.check import check
 from downstream.ledger.command import TABLES, Ledger, LedgerHandler, OffsetRow, Start
@@ -113,6 +115,26 @@ def test_a_database_that_can_not_store_a_name_is_refused_with_the_remedy(stage: 
     enriched.write_raw(stage.bootstrap, stage.topic, ODD_NAME)
     with pytest.raises(Refused, match=r"no equivalent in encoding .LATIN1.; name a database with encoding UTF8"):
         stage.book(stage.handler(database=_database_of(stage, "LATIN1")))
+
+
+def test_a_check_takes_longer_than_a_users_time_outs(stage: LedgerStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are meant for short transactions; a check sorts all rows, and reads the topic inside its transaction."""
+    stage.book()
+    user = f"{stage.schema}_hurried"
+    with psycopg.connect(stage.url, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {user} LOGIN SUPERUSER".encode())
+        for setting in ("statement_timeout", "idle_in_transaction_session_timeout"):
+            connection.execute(f"ALTER ROLE {user} SET {setting} = 50".encode())
+
+    def slow(record: LogRecord) -> ledger_check._Expected:
+        if record.offset() == 0:
+            time.sleep(0.3)
+        return expected(record)
+
+    expected = ledger_check._expected
+    monkeypatch.setattr(ledger_check, "_expected", slow)
+    hurried = dataclasses.replace(stage.database, url=stage.url.replace("//brew@", f"//{user}@"))
+    assert dict(check(stage.loop(), hurried).findings) == {}
 
 
 def test_a_restored_dump_raises_the_alarm_and_nothing_is_missing(stage: LedgerStage) -> None:
