@@ -157,15 +157,19 @@ class RedisEffects:
         self._keys = Keys(group)
 
     def counts(self, names: Sequence[str]) -> list[int]:
+        keys = [self._keys.effect(name) for name in names]
         with self._errors_mapped():
-            return [int(count or 0) for count in self._client.mget([self._keys.effect(name) for name in names])]
+            found = self._client.mget(keys)
+        return [_number(count or 0, key) for key, count in zip(keys, found, strict=True)]
 
     def points(self) -> dict[str, int] | None:
         with self._errors_mapped():
             by_customer = self._client.hgetall(self._keys.points)
         return {
-            customer.decode() if isinstance(customer, bytes) else customer: int(points)
-            for customer, points in by_customer.items()
+            name: _number(points, f"{self._keys.points}, field {name}")
+            for name, points in (
+                (customer.decode("utf-8", "backslashreplace"), n) for customer, n in by_customer.items()
+            )
         }
 
     @contextlib.contextmanager
@@ -174,3 +178,13 @@ class RedisEffects:
             yield
         except redis.RedisError as error:
             raise Refused(f"the effects can't be read: {error}; check the server and --redis (REDIS_URL)") from error
+
+
+def _number(value: bytes | int, key: str) -> int:
+    try:
+        return int(value)
+    except ValueError as error:
+        raise Refused(
+            f"the effects can't be read: key {printable(key)} holds {value!r}, not a number, so another "
+            "program changed it; correct it, then check again"
+        ) from error

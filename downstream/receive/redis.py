@@ -24,14 +24,26 @@ _SAFE = {"maxmemory-policy": "noeviction", "appendonly": "yes", "appendfsync": "
 
 # Release a claim only if it is still ours; it may have expired and been taken by another process.
 _GIVE_BACK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
-# Redis runs a script in isolation, and writes all of it or nothing to its log.
+# Redis runs a script in isolation, and writes all of it or nothing to its log. An error ends a script but undoes
+# nothing: a key that another program changed must leave no claim without its effect.
 _CLAIM_AND_EFFECT = """
 local fresh = 0
+local function undo(claim, reply, key)
+    redis.call('DEL', claim)
+    return redis.error_reply(reply.err .. ' (key ' .. key .. ')')
+end
 for i = 2, #KEYS, 2 do
     if redis.call('SET', KEYS[i], 'done', 'NX', 'PX', ARGV[1]) then
-        redis.call('HINCRBY', KEYS[1], ARGV[i], ARGV[i + 1])
-        redis.call('INCR', KEYS[i + 1])
+        local counted = redis.pcall('INCR', KEYS[i + 1])
+        if type(counted) == 'table' then
+            return undo(KEYS[i], counted, KEYS[i + 1])
+        end
         redis.call('PEXPIRE', KEYS[i + 1], ARGV[1])
+        local given = redis.pcall('HINCRBY', KEYS[1], ARGV[i], ARGV[i + 1])
+        if type(given) == 'table' then
+            redis.call('DECR', KEYS[i + 1])
+            return undo(KEYS[i], given, KEYS[1] .. ', field ' .. ARGV[i])
+        end
         fresh = fresh + 1
     end
 end
@@ -134,7 +146,8 @@ class _InRedis(Receiver):
             ) from error
         except redis.RedisError as error:
             raise Refused(
-                f"redis refused, and a retry would not help: {error}; correct {_OPTION}, or the server's settings"
+                f"redis refused, and a retry would not help: {error}; correct {_OPTION}, the server's "
+                "settings, or the key that another program changed"
             ) from error
 
     def close(self, deadline: Deadline) -> None:  # noqa: ARG002 - the handler's shape

@@ -81,6 +81,28 @@ def test_the_script_is_exact_when_its_holder_dies(stage: ReceiveStage, moment: s
     stage.proven(MESSAGES)
 
 
+@pytest.mark.parametrize("changed", ["points", "effect"])
+def test_a_key_that_someone_changed_costs_no_effect(stage: ReceiveStage, changed: str) -> None:
+    """The script fails at the key, between claim and effect: the claim must not stay without its effect."""
+    keys, session = Keys(stage.group), client.Redis.from_url(stage.redis)
+    key = keys.points if changed == "points" else keys.effect(f"{enriched.SOURCE}/0/3")
+    named = f"{key}, field c-00006" if changed == "points" else key
+
+    def change() -> None:
+        session.hset(key, "c-00006", "1.5") if changed == "points" else session.set(key, "many")
+
+    change()
+    with pytest.raises(Refused, match=rf"\(key {named}\); correct .* or the key that another program changed"):
+        stage.receive(stage.in_script())
+    session.hdel(key, "c-00006") if changed == "points" else session.delete(key)
+    stage.receive(stage.in_script())
+    stage.proven(MESSAGES)
+    change()
+    with pytest.raises(Refused, match=rf"key {named} holds b'.*', not a number"):
+        stage.check()
+    session.close()
+
+
 def test_the_claim_beside_the_effect_repeats_what_died_behind_it(stage: ReceiveStage) -> None:
     """SIGKILL between effect and `done`: that message's effect takes place twice. At least once, as documented."""
     dying = ("--partitions", "0,1,2,3", "--claim-s", "0.3", "--crash-point", "before-commit")
