@@ -167,7 +167,7 @@ def _expected(record: LogRecord) -> _Expected:
     value = record.value() or b""
     try:
         orjson.loads(value)  # what the ledger reads as JSON: without numbers beyond a double, and lone surrogates
-        order = json.loads(value.decode(), parse_float=_decimal, parse_int=Decimal, parse_constant=_refuse)
+        order = json.loads(value.decode(), parse_float=_decimal, parse_int=_Integer, parse_constant=_refuse)
     except (ValueError, RecursionError):
         order = None
     if not isinstance(order, dict):
@@ -177,6 +177,10 @@ def _expected(record: LogRecord) -> _Expected:
     if not customer or not isinstance(tier, str) or tier not in DISCOUNTS or not (_sum(cents) and _sum(rate)):
         return _NOTHING
     return _Expected(customer, tier, cents, rate, books=True)
+
+
+class _Integer(Decimal):
+    """A number written as an integer; 1e0 and 1.5e1 are none, and name no customer."""
 
 
 def _decimal(text: str) -> Decimal | None:
@@ -192,7 +196,7 @@ def _refuse(text: str) -> NoReturn:
 
 
 def _named(value: Any) -> str | None:
-    if isinstance(value, Decimal) and value.as_tuple().exponent == 0 and _LEAST <= value <= _MOST:
+    if isinstance(value, _Integer) and _LEAST <= value <= _MOST:
         return str(int(value))
     text = value.replace("\x00", "\\u0000") if isinstance(value, str) else ""
     return text if len(text) <= _LONGEST_NAME else None
