@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import enum
+import hashlib
 import re
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from brew.connection import MASK
 from brew.errors import UsageError
@@ -58,6 +60,23 @@ def masked_url(url: str) -> str:
     except ValueError:
         return MASK
     return f"{parts.scheme}://{parts.hostname}{port}{parts.path}" if parts.scheme in _HTTP and parts.hostname else MASK
+
+
+def authorization(url: str) -> dict[str, str]:
+    """Return the header for the URL's login (RFC 7617), which `urllib3` does not send by itself; empty without one."""
+    login, separator, _ = urlsplit(url).netloc.rpartition("@")
+    if not separator:
+        return {}
+    user, _, password = login.partition(":")
+    words = f"{unquote(user)}:{unquote(password)}".encode()
+    return {"Authorization": f"Basic {base64.b64encode(words).decode()}"}
+
+
+def idempotency_key(message_id: str) -> str:
+    """Return the id, or its SHA-256 if a header can't carry it unchanged (RFC 9110: visible ASCII, inner spaces)."""
+    if message_id.isascii() and message_id.isprintable() and message_id == message_id.strip():
+        return message_id
+    return f"sha256:{hashlib.sha256(message_id.encode()).hexdigest()}"
 
 
 class RequestOutcome(enum.Enum):

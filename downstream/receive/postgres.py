@@ -16,7 +16,7 @@ import urllib3
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.fault_injection import CrashMoment, StoreCrash
-from downstream.address import RequestOutcome, checked_http, masked_url
+from downstream.address import RequestOutcome, authorization, checked_http, idempotency_key, masked_url
 from downstream.consume.handler import HandlerContext
 from downstream.postgres import Connection, Database, DatabaseSettings, crash_before_commit, make_tables
 from downstream.receive.receiver import BackgroundThread, Message, Receiver, ReceiverSettings
@@ -204,6 +204,7 @@ class Deliverer(BackgroundThread):
         self._group, self._calls, self._crash = group, calls, crash
         self._database = Database(settings, "brew-outbox")
         self._http = urllib3.PoolManager(maxsize=1, retries=False, timeout=calls.timeout_s)
+        self._login = authorization(calls.url)
         self.sent = self.refused = 0
 
     def round(self) -> bool:
@@ -226,7 +227,7 @@ class Deliverer(BackgroundThread):
     def _send(
         self, connection: Connection, number: int, message_id: str, payload: bytes, attempts: int
     ) -> RequestOutcome:
-        headers = {"Content-Type": "application/json", "Idempotency-Key": message_id}
+        headers = {"Content-Type": "application/json", "Idempotency-Key": idempotency_key(message_id), **self._login}
         try:
             status = self._http.request("POST", self._calls.url, body=bytes(payload), headers=headers).status
         except urllib3.exceptions.HTTPError:

@@ -90,7 +90,10 @@ def _field_id(topic: str, record: LogRecord, name: str) -> str:
     field = _order(record.value() or b"").get(name)
     if field is None or field == "":
         return _own_id(topic, record)
-    text = field if isinstance(field, str) else orjson.dumps(field, option=orjson.OPT_SORT_KEYS).decode()
+    try:
+        text = field if isinstance(field, str) else orjson.dumps(field, option=orjson.OPT_SORT_KEYS).decode()
+    except orjson.JSONEncodeError:  # it reads a thousand levels of nesting, and writes 254
+        return _own_id(topic, record)
     return _short(f"{name}:{text}")
 
 

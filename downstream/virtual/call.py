@@ -22,7 +22,7 @@ from brew.kafka.transaction import MESSAGE_MAX_BYTES
 from brew.names import ExitCode, checked_topic, quantity
 from brew.offsets import SourcePosition
 from brew.records import ERROR_EXCEPTION, ERROR_MESSAGE, ERROR_OFFSET, ERROR_PARTITION, ERROR_REASON, ERROR_TOPIC
-from downstream.address import RequestOutcome, checked_http, masked_url
+from downstream.address import RequestOutcome, authorization, checked_http, idempotency_key, masked_url
 from downstream.consume.options import loop_options, loop_settings
 from downstream.observed import consume, stop_event
 from downstream.virtual.partitions import (
@@ -59,6 +59,7 @@ class Caller:
         self, url: str, timeout_s: float, connection: Connection, topic: str, dead_letter: str, calls: int
     ) -> None:
         self._url, self._topic, self._dead_letter = url, topic, dead_letter
+        self._login = authorization(url)
         # The workers retry, so that other keys continue meanwhile.
         self._http = urllib3.PoolManager(maxsize=calls, block=False, retries=False, timeout=timeout_s)
         self._writer = producer(connection, None, timeout_s=_WRITE_S, message_max_bytes=MESSAGE_MAX_BYTES)
@@ -72,8 +73,8 @@ class Caller:
             NonRetriableError: the receiver will never accept it.
             CallFailedError, urllib3.exceptions.HTTPError: the receiver may accept it later.
         """
-        key = str(message_id(self._topic, record))
-        headers = {"Content-Type": "application/json", IDEMPOTENCY_KEY: key}
+        key = idempotency_key(str(message_id(self._topic, record)))
+        headers = {"Content-Type": "application/json", IDEMPOTENCY_KEY: key, **self._login}
         answer = self._http.request("POST", self._url, body=record.value() or b"", headers=headers)
         outcome = RequestOutcome.of(answer.status)
         if outcome is RequestOutcome.SENT:

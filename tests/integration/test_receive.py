@@ -6,6 +6,7 @@ import dataclasses
 import socket
 import threading
 from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler
 
 import psycopg
 import pytest
@@ -215,6 +216,30 @@ def test_a_request_that_is_refused_for_good_stops_no_other(stage: ReceiveStage, 
     assert len(refused) == len(set(refused)) == 4
     assert _value(stage, "SELECT count(*) FROM outbox WHERE refused = 'answered 422' AND sent_at IS NULL") == 4
     assert sink.counts()["effects"] == MESSAGES - 4
+
+
+def test_an_id_that_no_header_can_carry_is_sent_and_the_urls_login_with_it(
+    stage: ReceiveStage, sink: DemoServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a row ended the receiver at every start, and nothing behind it was sent."""
+    enriched.write_raw(stage.bootstrap, stage.topic, '{"order_id":"\u2615"}'.encode(), b'{"order_id":"a\\nb"}')
+    logins = set()
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        logins.add(handler.headers["Authorization"])
+        post(handler)
+
+    post = sink.RequestHandlerClass.do_POST
+    monkeypatch.setattr(sink.RequestHandlerClass, "do_POST", answer)
+    stage.receive(stage.in_postgres(outbox=True, message_id="field:order_id"))
+    deliverer = Deliverer(
+        stage.group, stage.database, CallSettings(sink.url.replace("//", "//u:p%40ss@")), StoreCrash()
+    )
+    deliverer.start()
+    deliverer.drain(Deadline(60))
+    deliverer.stop(Deadline(5))
+    assert sink.counts()["effects"] == MESSAGES + 2
+    assert logins == {"Basic dTpwQHNz"}
 
 
 def test_a_receiver_that_never_answers_does_not_keep_the_rows_behind_from_their_turn(stage: ReceiveStage) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from brew.errors import UsageError
-from downstream.address import masked_url
+from downstream.address import authorization, idempotency_key, masked_url
 from downstream.postgres import DatabaseSettings, connect
 from downstream.receive.postgres import CallSettings
 from downstream.receive.redis import RedisSettings
@@ -82,3 +82,20 @@ def test_settings_dont_show_addresses() -> None:
     url = "http://u:canary@localhost/"
     settings = [DatabaseSettings(f"postgresql://u:{SECRET}@h/db", "s"), RedisSettings(f"redis://:{SECRET}@h")]
     assert SECRET not in repr([*settings, CallSettings(url)])
+
+
+def test_the_login_of_a_url_becomes_a_header() -> None:
+    """RFC 7617's own example, a password written with %XX, and no login."""
+    login = {"Authorization": "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ=="}
+    assert authorization("https://Aladdin:open%20sesame@host:1/path?x=y@z") == login
+    assert authorization("http://host/a@b") == {}
+
+
+def test_an_id_that_no_header_can_carry_is_sent_as_its_digest() -> None:
+    """Others are sent as they are; a space at the end would be lost, and make two ids one."""
+    for plain in ("orders/3/17#1", "order_id:a b%0A"):
+        assert idempotency_key(plain) == plain
+    odd = ["order_id:\u2615", "order_id:a\nb", "order_id:a ", "order_id:caf\u00e9"]
+    keys = [idempotency_key(message_id) for message_id in odd]
+    assert len(set(keys)) == len(odd)
+    assert all(key.startswith("sha256:") and key.isascii() for key in keys)

@@ -390,6 +390,14 @@ def test_an_id_that_an_index_can_not_take_is_a_digest_and_a_customers_name_has_l
     assert [points_grant(value).customer != "-" for value in values] == [False, True, True, False]
 
 
+def test_a_field_that_is_nested_too_deep_to_be_an_id_stops_no_other_message() -> None:
+    """The parser reads more levels than it writes: such a record has its own position as its id."""
+    values = [b'{"f":%s1%s}' % (b"[" * depth, b"]" * depth) for depth in (100, 1000)]
+    records = [Record(number, value=value) for number, value in enumerate(values)]
+    ids = [message.message_id for message in messages("t", records, identifier("field:f"))]
+    assert ids == ["f:" + "[" * 100 + "1" + "]" * 100, f"@t/{records[1].partition()}/1"]
+
+
 class Claiming(Receiver):
     """Knows the ids that it was given; ``away`` says that its store is."""
 
