@@ -32,6 +32,12 @@ CREATE TABLE IF NOT EXISTS processed_messages (
     PRIMARY KEY (message_id, consumer_group)
 );
 CREATE INDEX IF NOT EXISTS processed_messages_by_age ON processed_messages (processed_at);
+CREATE TABLE IF NOT EXISTS receiver_topics (
+    consumer_group text NOT NULL,
+    topic text NOT NULL,
+    topic_id text NOT NULL,
+    PRIMARY KEY (consumer_group, topic)
+);
 CREATE TABLE IF NOT EXISTS receiver_points (
     consumer_group text NOT NULL,
     customer_id text NOT NULL,
@@ -55,6 +61,10 @@ CREATE TABLE IF NOT EXISTS outbox (
     refused text
 );
 CREATE INDEX IF NOT EXISTS outbox_open ON outbox (consumer_group, due_at) WHERE sent_at IS NULL AND refused IS NULL;
+"""
+_TOPIC_ID = """
+INSERT INTO receiver_topics AS known VALUES (%s, %s, %s) ON CONFLICT (consumer_group, topic) DO UPDATE
+SET topic_id = CASE WHEN %s THEN excluded.topic_id ELSE known.topic_id END RETURNING topic_id
 """
 # Waits for a message that another transaction is claiming: if that one fails, the claim is ours. Claims are made in id
 # order, so that two receivers of the same messages cannot deadlock.
@@ -295,6 +305,13 @@ class PostgresReceiver(Receiver):
 
     def prepare(self) -> None:
         make_tables(self._database, self._settings.schema, TABLES)
+
+    def claimed_topic_id(self, topic_id: str, deadline: Deadline, *, replace: bool) -> str:
+        with self._database.transaction(deadline) as connection:
+            row = connection.execute(
+                _TOPIC_ID, [self.settings.group, self.settings.topic, topic_id, replace]
+            ).fetchone()
+        return topic_id if row is None else str(row[0])
 
     def claim(self, messages: Sequence[Message], context: HandlerContext) -> int:
         if not messages:

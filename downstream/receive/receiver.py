@@ -12,7 +12,7 @@ import orjson
 
 from brew.cli import printable
 from brew.deadline import Deadline
-from brew.errors import UsageError
+from brew.errors import Refused, UsageError
 from brew.fault_injection import StoreCrash
 from brew.kafka.log_reader import LogRecord
 from brew.offsets import SourcePosition
@@ -233,9 +233,19 @@ class Receiver(Handler):
         """Apply each new message; return the number of new ones. Raises `RetryLater` to be called again."""
         raise NotImplementedError
 
+    def claimed_topic_id(self, topic_id: str, deadline: Deadline, *, replace: bool) -> str:  # noqa: ARG002 - the default
+        """
+        Return the id of the topic whose messages the store's claims are for; ``topic_id`` if it has none yet.
+
+        With ``replace`` they are for ``topic_id`` from now on. Raises `RetryLater` if the store is unavailable.
+        """
+        return topic_id
+
     def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
         deadline.check("taking over partitions")
         self._get_ready()
+        for assignment in assignments[:1]:  # all are of one topic
+            self._check_same_topic(assignment, deadline)
         return {assignment.partition: self._start(assignment) for assignment in assignments}
 
     def _get_ready(self) -> None:
@@ -245,6 +255,18 @@ class Receiver(Handler):
         for thread in self.background:
             thread.start()
         self._ready = True
+
+    def _check_same_topic(self, assignment: AssignedPartition, deadline: Deadline) -> None:
+        """Refuse a recreated topic: brokers forget a deleted topic's offsets, but the store keeps its claims."""
+        settings, now = self.settings, assignment.topic_id
+        claimed = self.claimed_topic_id(now, deadline, replace=settings.again)
+        if claimed != now:
+            raise Refused(
+                f"topic-recreated: the claims of group {settings.group!r} are for the {settings.topic} with id "
+                f"{claimed}, but the topic now has id {now}: a message with an earlier one's id would have no effect. "
+                "If its messages are new, read it with another --group; if the earlier ones were written again, run "
+                "once with --again"
+            )
 
     def _start(self, assignment: AssignedPartition) -> int:
         if self.settings.again and assignment.partition not in self._begun:

@@ -85,6 +85,10 @@ class Keys:
         """Hash: customer -> points."""
         return f"receive:{self.group}:points"
 
+    def topic(self, topic: str) -> str:
+        """Return the key that holds the id of the topic whose messages the claims are for."""
+        return f"receive:{self.group}:topic:{topic}"
+
     def claim(self, message_id: str) -> str:
         """Return the key of a claim, whose value is `done` or the token of the process working on it; expires."""
         return f"receive:{self.group}:claim:{message_id}"
@@ -118,6 +122,13 @@ class _InRedis(Receiver):
             )
         for setting in unsafe:
             self.settings.tell(f"at least once only: {setting}")
+
+    def claimed_topic_id(self, topic_id: str, deadline: Deadline, *, replace: bool) -> str:  # noqa: ARG002 - the shape
+        key = self._keys.topic(self.settings.topic)
+        with self._errors_mapped():
+            self._client.set(key, topic_id, nx=not replace)
+            known = self._client.get(key)
+        return topic_id if known is None else known.decode("utf-8", "replace")
 
     def _unsafe(self) -> list[str]:
         """Return the settings with which Redis can lose claims, each with the value it should have."""

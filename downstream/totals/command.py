@@ -36,10 +36,11 @@ from downstream.totals.state_store import (
     Store,
     is_total,
     parse_checkpoint,
+    parse_counted,
     put,
     wait_until_stable,
 )
-from downstream.totals.topics import Position, Topics, TotalsSettings, found, position
+from downstream.totals.topics import Position, Topics, TotalsSettings, found, position, recreated
 from downstream.totals.total import Total, deltas
 
 _REACH_S = 12.0
@@ -170,6 +171,8 @@ class _Reading:
                 standings[record.partition()] = parse_checkpoint(value)[0]
             elif key is not None and is_total(key):
                 put(values[record.partition()], {key: value})
+            elif value is not None and (counted := parse_counted(value)[1]) != self.topics.input.topic_id:
+                raise Refused(recreated(self.settings.input, self.topics.input.topic_id, counted))
         return values, standings
 
     def results(self) -> dict[bytes, bytes]:

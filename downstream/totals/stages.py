@@ -29,7 +29,7 @@ from downstream.totals.state_store import (
     input_key,
     restore,
 )
-from downstream.totals.topics import TotalsSettings, position
+from downstream.totals.topics import TotalsSettings, position, recreated
 from downstream.totals.total import Total, deltas
 
 _LOOK_EVERY_S = 10.0
@@ -110,10 +110,7 @@ class Split:
             return None
         until, topic_id = counted
         if topic_id != self.source.topic_id:
-            return (
-                f"topic-recreated: {where} has the id {self.source.topic_id}, but the orders counted were in the topic "
-                f"with the id {topic_id}; count again with another --group"
-            )
+            return recreated(where, self.source.topic_id, topic_id)
         return (
             f"offsets-vanished: group {settings.group!r} has no committed offset in {where}, but counted its orders, "
             f"those below {until} at least; they would be counted twice. Brokers delete an offset "

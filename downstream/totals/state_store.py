@@ -243,6 +243,11 @@ def counted_value(until: int, topic_id: str) -> bytes:
     return f"{until} {topic_id}".encode()
 
 
+def parse_counted(value: bytes) -> tuple[int, str]:
+    until, _, topic_id = value.decode().partition(" ")
+    return int(until), topic_id
+
+
 def counted_before(
     connection: Connection, group: str, client: AdminClient, topic: str, partition: int, key: bytes, deadline: Deadline
 ) -> tuple[int, str] | None:
@@ -258,8 +263,7 @@ def counted_before(
         value = next((record.value() for record in reversed(batch) if record.key() == key), value)
     if value is None:
         return None
-    until, _, topic_id = value.decode().partition(" ")
-    return int(until), topic_id
+    return parse_counted(value)
 
 
 def wait_until_stable(

@@ -90,6 +90,14 @@ def _checked(all_topics: Topics) -> Topics:
     return all_topics
 
 
+def recreated(where: str, now: str, counted: str) -> str:
+    """Return the refusal of an input, whose id is ``now``, if the orders counted were in a topic with another id."""
+    return (
+        f"topic-recreated: {where} has the id {now}, but the orders counted were in the topic with the id {counted}; "
+        "count again with another --group"
+    )
+
+
 _FORM = re.compile(r"topic-id=(\S+) began=(\d+)")
 
 
@@ -122,10 +130,7 @@ def position(partition: str, topic_id: str, committed: Committed | None, log: Lo
             "Count again with another --group"
         )
     if match[1] != topic_id:
-        raise Refused(
-            f"topic-recreated: {partition} has the id {topic_id}, but the orders counted were in the topic with the id "
-            f"{match[1]}; count again with another --group"
-        )
+        raise Refused(recreated(partition, topic_id, match[1]))
     if committed.offset < log.first:
         raise Refused(
             f"range-lost: {partition} begins at {log.first}, but the group is at {committed.offset}; the orders "

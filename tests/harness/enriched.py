@@ -9,13 +9,16 @@ import orjson
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.kafka.clients import producer
+from brew.kafka import cluster_admin, topics
+from brew.kafka.clients import admin, producer
+from brew.kafka.offsets import committed_by
 from brew.kafka.transaction import connect_early, fenced
+from brew.names import READ_COMMITTED
 from brew.offsets import SourcePosition
 from brew.orders import DISCOUNTS
 
 from .transactions import make_topics
-from .waiting import markers_written
+from .waiting import markers_written, until
 
 TIERS = list(DISCOUNTS)
 SOURCE = "orders"
@@ -41,6 +44,22 @@ def orders(count: int, seed: int = 1, customers: int = 200) -> Iterator[tuple[by
 
 def make_topic(bootstrap: str, topic: str, partitions: int = 4, **config: str) -> None:
     make_topics(Connection(bootstrap), topic, partitions=partitions, config=config)
+
+
+def recreate_topic(bootstrap: str, topic: str, *groups: str, partitions: int = 4) -> None:
+    """Delete the topic and create it anew, once the brokers have forgotten the groups' offsets in it."""
+    connection = Connection(bootstrap)
+    client = admin(connection)
+    cluster_admin.delete_topics(client, [topic], Deadline(20))
+    until(lambda: topic not in topics.describe(client, [topic], Deadline(20)), "the topic's end")
+
+    def forgotten(group: str) -> bool:
+        known = committed_by(connection, group, topic, range(partitions), READ_COMMITTED, Deadline(20))
+        return set(known.values()) == {None}
+
+    for group in groups:
+        until(lambda group=group: forgotten(group), "the end of its offsets")
+    make_topic(bootstrap, topic, partitions)
 
 
 def write(bootstrap: str, topic: str, count: int, *, partitions: int = 4, seed: int = 1, first: int = 0) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from harness import enriched
 from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import Stage
@@ -114,6 +115,18 @@ def test_more_partitions_of_the_input_are_counted(shop: TotalsStage) -> None:
     shop.stage.produce(shop.settings.input, (PARTITIONS, b"k", b"no order"))
     assert shop.count().orders == 7
     assert shop.recompute()[0] == 0
+
+
+def test_a_recreated_input_is_not_added_to_the_totals_of_the_old_one(shop: TotalsStage) -> None:
+    """The brokers forget the group's offsets in it; the changelog keeps the id of the topic that was counted."""
+    shop.count()
+    settings, group = shop.settings, shop.stage.names.group
+    enriched.recreate_topic(settings.connection.bootstrap, settings.input, group, partitions=PARTITIONS)
+    shop.write_orders(10)
+    with pytest.raises(Refused, match=r"^topic-recreated: .* with another --group"):
+        shop.count()
+    code, report = shop.recompute()
+    assert (code, "topic-recreated" in report["said"]) == (3, True)
 
 
 def test_a_changelog_that_lost_records_is_refused(shop: TotalsStage) -> None:

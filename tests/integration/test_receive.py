@@ -83,6 +83,20 @@ def test_an_offset_of_the_topic_before_this_one_is_refused_although_it_fits(stag
         stage.receive(stage.in_postgres())
 
 
+def test_a_recreated_topic_is_refused_because_its_ids_are_claimed(stage: ReceiveStage) -> None:
+    """New messages at old positions would have no effect; with `--again` the earlier ones are known, as they should."""
+    enriched.write_raw(stage.bootstrap, stage.topic, b'{"customer_id":"first"}')
+    assert stage.receive(stage.in_postgres()).effects == MESSAGES + 1
+    enriched.recreate_topic(stage.bootstrap, stage.topic, stage.group)
+    enriched.write(stage.bootstrap, stage.topic, MESSAGES)
+    for _ in range(2):
+        with pytest.raises(Refused, match=r"^topic-recreated: .* with another --group; .* run once with --again"):
+            stage.receive(stage.in_postgres())
+    again = stage.receive(stage.in_postgres(again=True))
+    assert (again.messages, again.effects) == (MESSAGES, 0)
+    assert stage.receive(stage.in_postgres()).messages == 0
+
+
 def test_two_receivers_of_the_same_messages_bring_about_one_effect_each(stage: ReceiveStage) -> None:
     """Static members on the same partitions, small batches that meet: the primary key decides, nobody is stuck."""
     members = (stage.in_postgres(), stage.in_postgres())

@@ -40,6 +40,15 @@ def test_a_redelivered_message_does_nothing(stage: ReceiveStage, kind: str) -> N
     stage.proven(MESSAGES)
 
 
+@pytest.mark.parametrize("kind", ["in_redis", "in_script"])
+def test_a_recreated_topic_is_refused_while_its_claims_are_there(stage: ReceiveStage, kind: str) -> None:
+    """As in PostgreSQL: the brokers forget the offsets, Redis does not forget the claims."""
+    stage.receive(getattr(stage, kind)())
+    enriched.recreate_topic(stage.bootstrap, stage.topic, stage.group)
+    with pytest.raises(Refused, match=r"^topic-recreated: .* with another --group"):
+        stage.receive(getattr(stage, kind)())
+
+
 def test_an_effect_that_fails_gives_its_claim_back(stage: ReceiveStage) -> None:
     """The compensating delete: the next attempt finds no claim in its way, and does not wait for one to run out."""
     done: Counter[str] = Counter()
