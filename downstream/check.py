@@ -45,9 +45,10 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class TopicSnapshot:
-    """A topic's first and end offsets and the group's committed offsets when the check begins."""
+    """A topic's id, first and end offsets and the group's committed offsets when the check begins."""
 
     settings: LoopSettings
+    topic_id: str
     logs: dict[int, LogOffsets]
     committed: dict[int, Committed | None]
 
@@ -68,7 +69,9 @@ def topic_snapshot(settings: LoopSettings) -> TopicSnapshot:
     """
     reach(settings.connection, Deadline(_ASK_S))
     client, deadline = admin(settings.connection), Deadline(_ASK_S)
-    partitions = range(topics.describe_one(client, settings.topic, deadline).partitions)
+    topic = topics.describe_one(client, settings.topic, deadline)
+    partitions = range(topic.partitions)
     logs = offsets.log_offsets(client, settings.topic, partitions, deadline)
     whose = (settings.connection, settings.group, settings.topic)
-    return TopicSnapshot(settings, logs, offsets.committed_by(*whose, partitions, READ_UNCOMMITTED, deadline))
+    known = offsets.committed_by(*whose, partitions, READ_UNCOMMITTED, deadline)
+    return TopicSnapshot(settings, topic.topic_id, logs, known)

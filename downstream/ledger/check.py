@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn, TypeGuard
 
 import orjson
 
+from brew.errors import Refused
 from brew.kafka.log_reader import LogRecord
 from brew.names import quantity
 from brew.orders import DISCOUNTS
@@ -22,7 +23,8 @@ _PRECISION = 400  # digits: products of the longest amounts, summed without roun
 
 DUPLICATE, MISSING, DRIFT, ROLLBACK = "ledger-duplicate", "ledger-missing", "ledger-drift", "ledger-rollback"
 
-_POSITIONS = "SELECT partition, next_offset FROM kafka_offsets WHERE consumer_group = %s AND topic = %s"
+_FOREIGN = "SELECT consumer_group, topic FROM kafka_offsets WHERE (consumer_group, topic) <> (%s, %s) LIMIT 1"
+_POSITIONS = "SELECT partition, next_offset, topic_id FROM kafka_offsets WHERE consumer_group = %s AND topic = %s"
 _ROWS = """
 SELECT "offset", customer_id, tier, cents, discount, problem IS NULL
 FROM ledger_entries WHERE partition = %s ORDER BY "offset"
@@ -32,6 +34,26 @@ _BALANCES = "SELECT customer_id, tier, orders, cents, discount_cents FROM ledger
 
 _DIGITS, _LONGEST_NAME = 30, 256
 _LEAST, _MOST = -(2**63), 2**64 - 1  # the whole numbers that the ledger's parser accepts as such
+
+
+def require_own_tables(connection: Connection, group: str, topic: str) -> None:
+    """Raise `Refused` if the tables belong to another group or topic, whose entries cannot be told apart from ours."""
+    foreign = connection.execute(_FOREIGN, (group, topic)).fetchone()
+    if foreign is not None:
+        raise Refused(
+            f"these tables are the ledger of group {foreign[0]!r} on topic {foreign[1]!r}, not of "
+            f"{group!r} on {topic!r}; give this one its own tables with --schema"
+        )
+
+
+def require_same_topic(where: str, known: str, now: str) -> None:
+    """Raise `Refused` if the position at ``where`` was stored for a topic with another id."""
+    if known != now:
+        raise Refused(
+            f"topic-recreated: the ledger's position in {where} belongs to the topic with id {known}, but the topic "
+            f"now has id {now}; book its orders with another --group and another --schema, since their offsets are "
+            "those of entries that exist"
+        )
 
 
 class _Expected(NamedTuple):
@@ -63,10 +85,15 @@ class Money(NamedTuple):
 
 @dataclass
 class CheckResult(Findings):
-    """Result of the comparison; ``waiting`` records are above the ledger's position, which is not an error."""
+    """
+    Result of the comparison; ``waiting`` records are above the ledger's position, which is not an error.
+
+    ``expired`` rows are below the log's first offset: their records are deleted, so only their sums are compared.
+    """
 
     records: int = 0
     rows: int = 0
+    expired: int = 0
     waiting: int = 0
     total: Money = field(default_factory=Money)
     booked: Money = field(default_factory=Money)
@@ -75,6 +102,7 @@ class CheckResult(Findings):
         return self.judged(
             records=self.records,
             rows=self.rows,
+            expired_rows=self.expired,
             waiting=self.waiting,
             cents=str(self.total.cents),
             booked_cents=str(self.booked.cents),
@@ -86,6 +114,11 @@ class CheckResult(Findings):
         below = f"{quantity(self.records, 'record')} below the ledger's position"
         head = f"{below}, {quantity(self.rows, 'row')}, {quantity(self.waiting, 'record')} waiting"
         sums = f"{quantity(self.total.cents, 'cent')} in the topic, {self.booked.cents} in the balances"
+        if self.expired:
+            head += (
+                f"; the records of {quantity(self.expired, 'row')} are deleted (retention), only their sums compared"
+            )
+            sums = sums.replace("in the topic", "in the topic and these rows")
         return "\n".join([head, sums, *self.lines("every output one row, amounts exact to the cent")])
 
 
@@ -94,18 +127,23 @@ def check(settings: LoopSettings, database: DatabaseSettings) -> CheckResult:
     Compare while no ledger is running; records are read by a different parser than the ledger's.
 
     Raises:
-        Refused: the ledger or the topic does not exist.
+        Refused: the ledger or the topic does not exist, or the ledger is that of another group or topic.
     """
     topic = topic_snapshot(settings)
     checked, balances = CheckResult(), defaultdict[tuple[str, str], Money](Money)
     with localcontext(prec=_PRECISION), reading(database, "the ledger") as connection:
-        positions: dict[int, int] = dict(connection.execute(_POSITIONS, [settings.group, settings.topic]).fetchall())
+        require_own_tables(connection, settings.group, settings.topic)
+        positions: dict[int, int] = {}
+        for partition, offset, topic_id in connection.execute(_POSITIONS, [settings.group, settings.topic]):
+            require_same_topic(f"{settings.topic}[{partition}]", topic_id, topic.topic_id)
+            positions[partition] = offset
         for partition, log in topic.logs.items():
             stands = positions.get(partition, log.first)
             ahead = topic.committed[partition]
             if ahead is not None and ahead.offset > stands:
                 checked.found(ROLLBACK, f"partition {partition}: Kafka has {ahead.offset}, the database {stands}")
-            _compare(checked, balances, partition, stands, topic.records(partition), _rows(connection, partition))
+            rows = _unexpired(checked, balances, partition, log.first, _rows(connection, partition))
+            _compare(checked, balances, partition, stands, topic.records(partition), rows)
         booked = {(row[0], row[1]): Money(*row[2:]) for row in connection.execute(_BALANCES)}
         for owner in sorted(booked.keys() | balances.keys()):
             has, should = booked.get(owner, Money()), balances.get(owner, Money())
@@ -119,6 +157,31 @@ def _rows(connection: Connection, partition: int) -> Iterator[tuple[Any, ...]]:
     with connection.cursor(name=f"rows_{partition}") as cursor:
         cursor.itersize = 10_000
         yield from cursor.execute(_ROWS, [partition])
+
+
+def _unexpired(
+    checked: CheckResult,
+    balances: dict[tuple[str, str], Money],
+    partition: int,
+    first: int,
+    rows: Iterator[tuple[Any, ...]],
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows from offset ``first`` on; of those below, count the duplicates and add up what they booked."""
+    last = -1
+    for row in rows:
+        offset, customer, tier, cents, rate, books = row
+        if offset >= first:
+            yield row
+            continue
+        checked.rows += 1
+        checked.expired += 1
+        if offset == last:
+            checked.found(DUPLICATE, f"partition {partition} offset {offset} has more than one row")
+        elif books:
+            money = Money(1, cents, cents * rate)
+            balances[customer, tier] = balances[customer, tier].plus(money)
+            checked.total = checked.total.plus(money)
+        last = offset
 
 
 def _compare(

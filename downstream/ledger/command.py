@@ -24,7 +24,7 @@ from downstream.consume.options import (
     loop_options,
     loop_settings,
 )
-from downstream.ledger.check import check
+from downstream.ledger.check import check, require_own_tables, require_same_topic
 from downstream.ledger.entry import Entry, entry
 from downstream.observed import consume, to_stderr
 from downstream.postgres import Connection, Database, DatabaseSettings, crash_before_commit, make_tables
@@ -60,11 +60,7 @@ def start(row: OffsetRow, assignment: AssignedPartition) -> Start:
         Refused: the database's position is not a valid position of this log.
     """
     where = f"{assignment.topic}[{assignment.partition}]"
-    if row.topic_id != assignment.topic_id:
-        raise Refused(
-            f"topic-recreated: the ledger's position in {where} belongs to the topic with id {row.topic_id}, but the "
-            f"topic now has id {assignment.topic_id}; if its orders are new ones, delete the row of kafka_offsets"
-        )
+    require_same_topic(where, row.topic_id, assignment.topic_id)
     if row.next_offset < assignment.first:
         raise Refused(
             f"input-lost: the ledger is at offset {row.next_offset} of {where}, and retention has deleted the records "
@@ -118,7 +114,6 @@ CREATE TABLE IF NOT EXISTS ledger_balances (
 
 # Two ledgers that start at the same time would not see each other's rows.
 _ONE_BY_ONE = "SELECT pg_advisory_xact_lock('kafka_offsets'::regclass::bigint)"
-_FOREIGN = "SELECT consumer_group, topic FROM kafka_offsets WHERE (consumer_group, topic) <> (%s, %s) LIMIT 1"
 _MAKE = """
 INSERT INTO kafka_offsets (consumer_group, topic, partition, next_offset, topic_id)
 SELECT %s, %s, * FROM unnest(%s::integer[], %s::bigint[], %s::text[]) ON CONFLICT DO NOTHING
@@ -164,12 +159,7 @@ class Ledger:
             Refused: the tables belong to another group or topic, whose entries cannot be told apart from ours.
         """
         connection.execute(_ONE_BY_ONE)
-        foreign = connection.execute(_FOREIGN, self._names).fetchone()
-        if foreign is not None:
-            raise Refused(
-                f"these tables are the ledger of group {foreign[0]!r} on topic {foreign[1]!r}, not of "
-                f"{self._names[0]!r} on {self._names[1]!r}; give this one its own tables with --schema"
-            )
+        require_own_tables(connection, *self._names)
         columns = (
             [s.partition for s in assignments],
             [s.first for s in assignments],

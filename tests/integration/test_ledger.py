@@ -20,6 +20,8 @@ from harness.programs import ROOT, until
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused
+from brew.kafka.clients import admin
+from brew.kafka.cluster_admin import delete_records
 from brew.kafka.log_reader import LogRecord
 from downstream.claims.admin import Filter, Watcher
 from downstream.consume.handler import (
@@ -341,8 +343,10 @@ def _rows(stage: LedgerStage) -> int:
 def test_tables_of_another_group_are_refused(stage: LedgerStage) -> None:
     """Two ledgers in the same tables could not be told apart."""
     stage.book()
-    with pytest.raises(Refused, match="ledger of group"):
-        dataclasses.replace(stage, group=stage.group + "-other").book()
+    other = dataclasses.replace(stage, group=stage.group + "-other")
+    for use in (other.book, other.check):
+        with pytest.raises(Refused, match="ledger of group"):
+            use()
 
 
 # Members that take partitions by claim: `--ownership claims`.
@@ -351,6 +355,33 @@ def test_tables_of_another_group_are_refused(stage: LedgerStage) -> None:
 def by_claim(stage: LedgerStage, names: Names, client: str, *, follow: bool = True) -> LoopSettings:
     claims = ClaimsSettings(names.topic("claims"), client, 0.5)
     return stage.loop(partitions=None, follow=follow, claims=claims)
+
+
+def test_a_recreated_topic_is_refused_by_the_ledger_and_by_its_check(stage: LedgerStage) -> None:
+    """Its orders have the offsets of booked ones: in the same tables, the check would take them for duplicates."""
+    stage.book()
+    enriched.recreate_topic(stage.bootstrap, stage.topic)
+    for use in (stage.book, stage.check):
+        with pytest.raises(Refused, match=r"^topic-recreated: .* another --group and another --schema"):
+            use()
+
+
+def test_records_that_retention_deleted_are_no_fault_of_the_ledger(stage: LedgerStage) -> None:
+    """Their rows and sums stay; a balance that someone changed and a second row are still found."""
+    stage.book()
+    client = admin(Connection(stage.bootstrap))
+    delete_records(client, stage.topic, {0: 60, 2: 1}, Deadline(20))
+    result = stage.check()
+    assert (dict(result.findings), result.rows, result.records + result.expired) == ({}, ORDERS, ORDERS)
+    assert result.expired > 0
+    assert result.booked == result.total
+    first = 'SELECT * FROM ledger_entries WHERE partition = 0 ORDER BY "offset" LIMIT 1'
+    _sql(
+        stage,
+        f"INSERT INTO ledger_entries {first}",
+        "UPDATE ledger_balances SET cents = cents + 1 WHERE customer_id = 'c-00034'",
+    )
+    assert set(stage.check().findings) == {"ledger-duplicate", "ledger-drift"}
 
 
 def test_two_ledgers_share_a_topic_by_claim_and_each_order_is_booked_once(stage: LedgerStage, names: Names) -> None:
