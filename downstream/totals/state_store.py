@@ -141,7 +141,12 @@ class RocksStore:
         if self.wiped:
             shutil.rmtree(self._path)
         self._set_mark(None)
-        self._open()
+        try:
+            self._open()
+        except Exception:  # noqa: BLE001 - all that the library raises, for files that are damaged or lost
+            self.wiped = True
+            shutil.rmtree(self._path, ignore_errors=True)
+            self._open()
 
     @staticmethod
     def trusted(home: Path, identity: str) -> bool:

@@ -167,6 +167,18 @@ def test_only_a_state_that_was_closed_in_good_order_is_there_again(
     again.close()
 
 
+def test_a_state_with_damaged_files_is_wiped_although_it_was_closed_in_good_order(tmp_path: Path) -> None:
+    """The changelog contains everything: the next restore puts it back."""
+    store = RocksStore(tmp_path, "topic")
+    store.write({b"a": b"1"}, StoreCheckpoint(5, 9, 1))
+    store.close()
+    for table in (tmp_path / "db").glob("*.sst"):
+        table.write_bytes(b"damaged")
+    again = RocksStore(tmp_path, "topic")
+    assert (again.wiped, again.checkpoint, again.get([b"a"])) == (True, None, [None])
+    again.close()
+
+
 def test_two_processes_can_not_have_one_state(tmp_path: Path) -> None:
     store = RocksStore(tmp_path, "topic")
     store.write({b"a": b"1"}, StoreCheckpoint(5, 9, 1))
