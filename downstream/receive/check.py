@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import redis
 
@@ -166,12 +166,12 @@ class RedisEffects:
     def counts(self, names: Sequence[str]) -> list[int]:
         keys = [self._keys.effect(name) for name in names]
         with self._errors_mapped():
-            found = self._client.mget(keys)
+            found = cast("list[bytes | None]", self._client.mget(keys))
         return [_number(count or 0, key) for key, count in zip(keys, found, strict=True)]
 
     def points(self) -> dict[str, int] | None:
         with self._errors_mapped():
-            by_customer = self._client.hgetall(self._keys.points)
+            by_customer = cast("dict[bytes, bytes]", self._client.hgetall(self._keys.points))
         return {
             name: _number(points, f"{self._keys.points}, field {name}")
             for name, points in (

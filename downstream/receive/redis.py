@@ -6,6 +6,7 @@ import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import redis
 
@@ -127,7 +128,7 @@ class _InRedis(Receiver):
         key = self._keys.topic(self.settings.topic)
         with self._errors_mapped():
             self._client.set(key, topic_id, nx=not replace)
-            known = self._client.get(key)
+            known = cast("bytes | None", self._client.get(key))
         return topic_id if known is None else known.decode("utf-8", "replace")
 
     def _unsafe(self) -> list[str]:
