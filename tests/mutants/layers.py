@@ -197,8 +197,8 @@ LAYER_BUGS: list[LayerBug] = [
         "orders-kept-for-the-next-round",
         "Orders from an aborted round still exist when the round begins again.",
         _WORK,
-        "        self._found = {}\n        return None",
-        "        return None",
+        "        self._found = {}\n        return self._counted_before()",
+        "        return self._counted_before()",
         _ROUNDS + "test_orders_that_a_round_took_are_gone_when_the_next_one_begins",
     ),
     LayerBug(
