@@ -37,8 +37,8 @@ class RecordingHandler:
         self._client, self._work_s = client, work_s
         self._file = os.open(effects, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
-    def assigned(self, seats: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002 - the port's shape
-        return {seat.partition: seat.first if seat.committed is None else seat.committed for seat in seats}
+    def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002 - the port's shape
+        return {one.partition: one.first if one.committed is None else one.committed for one in assignments}
 
     def handle(self, slices: Sequence[PartitionBatch], lease: HandlerContext) -> None:
         for batch in slices:

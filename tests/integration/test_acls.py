@@ -141,7 +141,7 @@ def test_readers_without_their_right_name_it(stage: SecureStage) -> None:
         assert code == ExitCode.DONE, output
 
 
-def test_a_stranger_is_told_that_he_may_not(stage: SecureStage) -> None:
+def test_a_user_without_rights_is_refused_by_name(stage: SecureStage) -> None:
     """The reader of the output can't run the pipeline, nor fence it."""
     code, output = _run(stage, user=DOWNSTREAM)
     assert code == ExitCode.REFUSED, output

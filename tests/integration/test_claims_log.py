@@ -174,7 +174,7 @@ def test_a_log_that_was_deleted_and_made_again_ends_its_members(broker: Broker, 
 
 
 def test_the_next_one_takes_over_a_topic_when_its_worker_leaves(broker: Broker, names: Names) -> None:
-    """One seat, and two want it; a clean end hands over at once, not after two intervals, with a higher token."""
+    """One partition, and two want it; a clean end hands over at once, not after two intervals, with a higher token."""
     connection, topic, interval_s = Connection(broker.bootstrap), names.topic("claims"), 10.0
 
     def stand_by(client: str) -> StandBy:

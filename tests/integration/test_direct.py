@@ -153,7 +153,7 @@ def test_blocked_partitions_stop_no_other_and_are_finished_when_their_transactio
     stage.proven(inputs=10 * (blocked + 1) + blocked, outputs=10 * (blocked + 1) + blocked)
 
 
-def test_an_office_admits_nobody_without_the_token(stage: Stage) -> None:
+def test_the_lease_server_admits_nobody_without_the_token(stage: Stage) -> None:
     """Whoever finds the driver's port learns nothing, and disturbs nothing."""
     stage.create(1)
     stage.seed(5)

@@ -90,7 +90,7 @@ def other_member(stage: Stage) -> Iterator[None]:
         member.close()
 
 
-def test_a_stranger_in_the_group_is_found(stage: Stage) -> None:
+def test_a_foreign_member_in_the_group_is_found(stage: Stage) -> None:
     """It would commit positions of its own."""
     stage.create(1)
     with other_member(stage):
@@ -126,7 +126,7 @@ def test_topics_that_were_just_made_are_judged_as_they_are(stage: Stage, monkeyp
 
 
 @pytest.mark.parametrize("reader", ["connector", "direct"])
-def test_a_stranger_who_joins_while_a_run_follows_ends_it(stage: Stage, reader: str) -> None:
+def test_a_foreign_member_that_joins_while_a_run_follows_ends_it(stage: Stage, reader: str) -> None:
     """Its commits would move our position; who allows it goes on."""
     stage.create(1, output=1)
     follow = ("pipeline", "run", *stage.options(), "--master", "none", "--reader", reader, "--follow")

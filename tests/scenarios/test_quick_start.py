@@ -1,4 +1,4 @@
-"""The page "Quick start", as a stranger takes it: its commands, from the wheel, in an empty folder."""
+"""The page "Quick start", as a newcomer takes it: its commands, from the wheel, in an empty folder."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_after_kill_9_the_next_one_takes_over_before_anything_times_out(stage: S
 
 
 def test_after_sigterm_the_next_one_takes_over_at_once_and_waiting_is_ended_at_once(stage: Stage) -> None:
-    """The seat is given back, nobody waits for heartbeats to go stale; a driver that waits ends at once."""
+    """Leadership is given up, nobody waits for heartbeats to go stale; a driver that waits ends at once."""
     stage.create()
     with two(stage, "--follow", interval_s=LONG_S) as (worker, standby):
         stopped = time.monotonic()
@@ -107,7 +107,7 @@ def test_a_driver_that_slept_is_fenced_and_stands_by_again(stage: Stage) -> None
 
 
 def test_drivers_that_drain_end_one_after_the_other(stage: Stage) -> None:
-    """Who is given the seat when all is done finds that, and ends with 0."""
+    """Who becomes leader when all is done finds that, and ends with 0."""
     stage.create()
     stage.seed(400)
     with ExitStack() as stack:

@@ -181,7 +181,7 @@ def test_what_a_page_mentions_exists(page: Path) -> None:
 
 
 def test_the_readme_is_short_and_leads_to_every_page_of_the_guide() -> None:
-    """A stranger reads it whole. It names most targets, so an empty look would be a mistake of these tests."""
+    """A newcomer reads it whole. It names most targets, so an empty look would be a mistake of these tests."""
     readme = (ROOT / "README.md").read_text()
     assert len(readme.splitlines()) <= 150
     guide = [str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs/guide").glob("*.md"))]

@@ -162,23 +162,23 @@ def take_id(stage: CellEnvironment, name: str, times: int = 1) -> None:
 @under_load("F27-foreign-member", "somebody else subscribes with our group", "group", needed=("strangers",))
 def foreign_member(stage: CellEnvironment) -> None:
     """Another client subscribes with our group, which is allowed by name: the writer's positions stay its own."""
-    stranger = consumer(stage.cluster.connection, stage.names.group, READ_COMMITTED)
+    foreign = consumer(stage.cluster.connection, stage.names.group, READ_COMMITTED)
     try:
         with stage.at_work("--max-records-per-transaction", "200", "--allow", "group-members", feed=300, commits=10):
-            stranger.subscribe([stage.names.input])
+            foreign.subscribe([stage.names.input])
             joined = time.time()
-            stage.until(lambda: _joined(stranger), "a foreign member joining the group", 30.0)
+            stage.until(lambda: _joined(foreign), "a foreign member joining the group", 30.0)
             stage.fire("strangers")
             stage.recovered(joined, [stage.partition])
             stage.pause(3.0)
             stage.await_commits(10)
     finally:
-        stranger.close()
+        foreign.close()
 
 
-def _joined(stranger: Consumer) -> bool:
-    stranger.poll(0.1)
-    return bool(stranger.assignment())
+def _joined(foreign: Consumer) -> bool:
+    foreign.poll(0.1)
+    return bool(foreign.assignment())
 
 
 @overflow(

@@ -197,7 +197,7 @@ def test_what_a_released_partition_reports_late_brings_it_not_back(scene: TimedR
     assert scene.recorder.topic_partitions() == []
 
 
-def test_a_driver_that_lost_its_seat_over_an_error_is_well_again_when_it_stands_by(scene: TimedRecorder) -> None:
+def test_a_driver_that_lost_leadership_over_an_error_is_healthy_again_when_it_stands_by(scene: TimedRecorder) -> None:
     scene.recorder.fatal("fenced")
     scene.recorder.fatal("a second one")
     assert scene.recorder.status().live.reason == "unrecoverable: fenced"

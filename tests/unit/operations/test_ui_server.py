@@ -79,7 +79,7 @@ def test_readers_share_one_look_and_each_sees_what_changed() -> None:
         assert all(one.parts.keys() == {"when"} for one in streams)
 
 
-def test_a_reader_that_was_away_gets_what_it_missed_and_a_stranger_is_sent_to_load_anew() -> None:
+def test_a_reader_that_was_away_gets_what_it_missed_and_an_unknown_one_loads_anew() -> None:
     """By the number of the last event it saw, as browsers send it."""
     with served(LiveView(TickingView(), TICK_S)) as port:
         with Stream(port, stream_position(port)) as first:

@@ -130,8 +130,8 @@ def in_background(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]
 @pytest.mark.parametrize(
     ("how", "done"), [("lost", False), ("gave up", False), ("gave up by a bug", False), ("told to stop", True)]
 )
-def test_a_driver_leaves_its_seat_before_it_closes_what_worked(scene: Scene, how: str, done: bool) -> None:
-    """The next one may begin meanwhile. One that lost its seat, or whose seat knows no more, waits for another turn."""
+def test_a_driver_gives_up_leadership_before_it_closes_what_worked(scene: Scene, how: str, done: bool) -> None:
+    """The next one may begin meanwhile. One that lost leadership, or no longer knows, waits for another turn."""
     thread, answers = in_background(lambda: scene.driver.work(scene.leadership))
     assert scene.workers.began.wait(5)
     if how == "lost":
@@ -167,7 +167,7 @@ def test_only_who_was_not_replaced_fences(scene: Scene, monkeypatch: pytest.Monk
     assert fenced == ([] if replaced else ["fenced"])
 
 
-def test_what_the_work_raises_leaves_with_the_seat_given_back(scene: Scene) -> None:
+def test_what_the_work_raises_gives_up_leadership(scene: Scene) -> None:
     """A refusal of one driver is no reason for the others to wait for two intervals."""
     scene.workers.error = Refused("input-lost")
     with pytest.raises(Refused, match="input-lost"):
@@ -175,7 +175,7 @@ def test_what_the_work_raises_leaves_with_the_seat_given_back(scene: Scene) -> N
     assert scene.leadership.log == ["left", "closed"]
 
 
-def test_a_crash_on_purpose_does_not_leave_the_seat(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_on_purpose_does_not_give_up_leadership(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     def die(*_: object) -> None:
         scene.leadership.log.append("dead")
         raise GeneratorExit  # no driver catches it
@@ -254,7 +254,7 @@ def test_bad_values_are_refused_by_name(option: str, value: str) -> None:
         stand_by_settings(option, value)
 
 
-def test_a_direct_lease_is_no_longer_than_the_seats() -> None:
+def test_a_direct_lease_is_no_longer_than_that_of_leadership() -> None:
     """Tasks of a driver that sleeps would else go on beside those of the next one."""
     settings = stand_by_settings("--claim-interval", "2")
     assert settings.leased_within(settings.stand_by).direct.lease_s == 4.0

@@ -1,4 +1,4 @@
-"""Driver and worker on their connection: messages arrive whole, strangers and silence are hung up on."""
+"""Driver and worker on their connection: messages arrive whole, unknown and silent callers are disconnected."""
 
 from __future__ import annotations
 
@@ -136,10 +136,10 @@ def test_leases_are_renewed_whatever_the_driver_does() -> None:
         b'{"outcome":{}}\n',
     ],
 )
-def test_strangers_are_hung_up_on(server: LeaseServer, words: bytes) -> None:
-    with contextlib.closing(socket.create_connection(("127.0.0.1", server.port), 5)) as stranger:
-        stranger.sendall(words)
-        assert stranger.recv(10) == b""
+def test_unknown_callers_are_disconnected(server: LeaseServer, words: bytes) -> None:
+    with contextlib.closing(socket.create_connection(("127.0.0.1", server.port), 5)) as unknown:
+        unknown.sendall(words)
+        assert unknown.recv(10) == b""
     with pytest.raises(queue.Empty):
         server.received.get_nowait()
 
