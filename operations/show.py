@@ -18,9 +18,10 @@ from rich.text import Text
 from brew.cli import as_bytes, bootstrap_option, option, printable
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Refused
+from brew.errors import DeadlineExceeded, KafkaFailure, Refused, Unreachable
 from brew.kafka import topics
 from brew.kafka.clients import admin
+from brew.kafka.cluster import Outage
 from brew.kafka.kafka_python import RawLogs, raw_logs
 from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import log_offsets, offsets_at
@@ -202,15 +203,40 @@ def _merged(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [document for _, _, document in sorted(keyed, key=lambda each: each[:2])]
 
 
-def followed(reader: Reader, starts: dict[int, int], say: Callable[[list[dict[str, Any]]], None]) -> None:
-    """Print new records from ``starts`` on, until stopped; an open record is not printed again once committed."""
+def follow_log(
+    connection: Connection, wanted: RecordQuery, starts: dict[int, int], say: Callable[[list[dict[str, Any]]], None]
+) -> None:
+    """
+    Print new records from ``starts`` on, until stopped; an open record is not printed again once committed.
+
+    Outages of the brokers are reported on stderr. Clients are opened anew after one, as they may have lost the brokers
+    for good.
+    """
+    outage = Outage(connection.bootstrap, "no record is shown", None)
     while True:
-        for partition, log in reader.bounds().items():
-            until = reader.until(log)
-            if until > starts[partition]:
-                say(list(reader.forward(partition, starts[partition], log)))
-                starts[partition] = until
-        time.sleep(_POLL_S)
+        try:
+            with raw_logs(connection, Deadline(_ASK_S)) as raw:
+                reader = Reader(connection, raw, wanted)
+                while True:
+                    _show_new(reader, starts, say)
+                    _report(outage.answered(time.monotonic()))
+                    time.sleep(_POLL_S)
+        except (DeadlineExceeded, KafkaFailure, Unreachable):
+            _report(outage.silent(time.monotonic()))
+            time.sleep(_POLL_S)
+
+
+def _show_new(reader: Reader, starts: dict[int, int], say: Callable[[list[dict[str, Any]]], None]) -> None:
+    for partition, log in reader.bounds().items():
+        until = reader.until(log)
+        if until > starts[partition]:
+            say(list(reader.forward(partition, starts[partition], log)))
+            starts[partition] = until
+
+
+def _report(text: str | None) -> None:
+    if text is not None:
+        click.echo(text, err=True)
 
 
 def lines(documents: Iterable[dict[str, Any]]) -> Table:
@@ -313,12 +339,12 @@ def show(
         logs = reader.bounds()
         documents = collected(reader, logs)
         say(documents)
-        if follow:
-            shown = {document["partition"]: document["offset"] + 1 for document in documents}
-            begin = reader.starts(logs)
-            ends = {p: reader.until(log) if wanted.newest else begin[p] for p, log in logs.items()}
-            with contextlib.suppress(Stopped):
-                followed(reader, {p: max(ends[p], shown.get(p, 0)) for p in logs}, say)
-        elif not documents and not as_json:
-            click.echo(f"no record of {topic} matches; check --partition, --offset, --key and --isolation")
+        begin = reader.starts(logs)
+    if follow:
+        shown = {document["partition"]: document["offset"] + 1 for document in documents}
+        ends = {p: reader.until(log) if wanted.newest else begin[p] for p, log in logs.items()}
+        with contextlib.suppress(Stopped):
+            follow_log(connection, wanted, {p: max(ends[p], shown.get(p, 0)) for p in logs}, say)
+    elif not documents and not as_json:
+        click.echo(f"no record of {topic} matches; check --partition, --offset, --key and --isolation")
     return ExitCode.DONE

@@ -63,6 +63,7 @@ class Programs:
         yield "top", ["pipeline", "top", *self.stage.options(), "--json"]
         yield "ui", ["pipeline", "ui", *self.stage.options(), "--port", "0"]
         claims = ["--claims", names.topic("claims")]
+        yield "show", ["pipeline", "show", names.input, *bootstrap, "--follow", "--json"]
         yield "watch", ["downstream", "claims", "watch", *bootstrap, *claims, "--json"]
         store = ["--database", database, "--schema", "restarts"]
         call = ["call", "--url", f"{url}/orders"]
@@ -151,7 +152,10 @@ def test_no_following_program_dies_of_a_broker_s_restart(
         go_on("at first")
         for number in range(1, RESTARTS + 1):
             when = f"restart {number} of {RESTARTS}"
-            outage, lines_before = Deadline(AWAY_S), {name: programs.count(name, "\n") for name in ("lag", "top")}
+            outage, lines_before = (
+                Deadline(AWAY_S),
+                {name: programs.count(name, "\n") for name in ("lag", "show", "top")},
+            )
             alone.cluster.stop() if ORDERLY else alone.cluster.kill()
             time.sleep(outage.remaining_s())  # the questions of that time are what breaks programs
             programs.await_announcements("brokers-away: ", number)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from harness.xray_logs import batch, marker
@@ -12,7 +15,10 @@ from rich.console import Console
 
 from brew.cluster import RawBatch
 from brew.connection import Connection
+from brew.errors import Retriable, Unreachable
 from brew.offsets import LogOffsets
+from brew.signals import Stopped
+from operations import show
 from operations.show import Reader, RecordQuery, _merged, content_document, lines, marker_document
 from operations.xray.model import RunBuilder
 
@@ -44,6 +50,34 @@ def test_markers_of_every_type_are_shown(monkeypatch: pytest.MonkeyPatch) -> Non
     console = Console(file=io.StringIO(), width=200)
     console.print(lines(records))
     assert "unknown-marker" in console.file.getvalue()
+
+
+def test_an_outage_of_the_brokers_does_not_end_it_and_is_reported_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended at the first restart of the only broker (`No leaders found`); clients may have to be opened anew."""
+    gone = Retriable("query leaders: No leaders found")
+    answers: list[Any] = [10, gone, Unreachable("no broker"), 12, Stopped()]
+    opened: list[int] = []
+
+    def bounds() -> dict[int, LogOffsets]:
+        answer = answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return {0: LogOffsets(0, answer, answer)}
+
+    def reader(*_: object) -> Any:
+        opened.append(1)
+        return SimpleNamespace(bounds=bounds, until=lambda log: log.end, forward=lambda _, start, log: [start, log.end])
+
+    monkeypatch.setattr(show, "raw_logs", lambda *_: nullcontext())
+    monkeypatch.setattr(show, "Reader", reader)
+    monkeypatch.setattr(show, "_POLL_S", 0)
+    shown: list[Any] = []
+    with pytest.raises(Stopped):
+        show.follow_log(Connection("k:9092"), RecordQuery("out"), {0: 10}, shown.append)
+    assert (shown, len(opened)) == ([[10, 12]], 3)
+    assert re.findall("brokers-(away|back): k:9092", capsys.readouterr().err) == ["away", "back"]
 
 
 def test_a_record_without_a_timestamp_is_shown_without_one() -> None:
