@@ -78,7 +78,12 @@ class CheckResult(Findings):
 
 
 def check(settings: LoopSettings, identify: Identify, effects: Effects) -> CheckResult:
-    """Compare while no receiver is running; records with the same id are one message."""
+    """
+    Compare while no receiver is running; records with the same id are one message.
+
+    Raises:
+        Refused: the group has no committed offset and no effects, so that nothing would be compared.
+    """
     topic = topic_snapshot(settings)
     positions = {p: topic.logs[p].first if at is None else at.offset for p, at in topic.committed.items()}
     checked = CheckResult()
@@ -99,6 +104,11 @@ def check(settings: LoopSettings, identify: Identify, effects: Effects) -> Check
         chunk = names[begin : begin + _CHUNK]
         for name, count in zip(chunk, effects.counts(chunk), strict=True):
             _judge(checked, name, count, below=below[name])
+    if checked.waiting and not checked.effects and set(topic.committed.values()) == {None}:
+        raise Refused(
+            f"nothing to compare: group {settings.group!r} has no committed offset in {settings.topic}, and the store "
+            "none of its effects; check --group, --topic and --store, or run the receiver first"
+        )
     # If records share an id but give different points, the log does not show which one came first.
     if same and not checked.waiting and (points := effects.points()) is not None:
         _compare_points(checked, gifts.values(), points, deleted=deleted)

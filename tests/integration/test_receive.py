@@ -137,6 +137,13 @@ def test_an_effect_without_a_claim_is_caught(stage: ReceiveStage) -> None:
     assert stage.check().findings["receiver-duplicate"] >= MESSAGES
 
 
+def test_a_check_of_a_group_that_received_nothing_proves_nothing(stage: ReceiveStage) -> None:
+    """A mistyped --group was called proven, over no message at all."""
+    stage.receive(stage.in_postgres())
+    with pytest.raises(Refused, match=r"group 'nobody' has no committed offset in .*; check --group"):
+        dataclasses.replace(stage, group="nobody").check()
+
+
 def test_a_field_makes_two_records_one_message(stage: ReceiveStage) -> None:
     """With `field:order_id` the same order sent twice counts once; records without one count by their own place."""
     enriched.write(stage.bootstrap, stage.topic, MESSAGES, first=5000)  # other sources, the same orders
