@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from itertools import chain
+from typing import cast
 
 import orjson
 import pyarrow as pa
@@ -24,9 +25,8 @@ from brew.connection import Connection, java_settings
 from brew.errors import BrewError, Fatal, Refused
 from brew.offsets import OffsetRange
 from brew.outcome import GOOD, Outcome, Status
-from brew.range_transaction import Rows
+from brew.range_transaction import RecordHeaders, Rows
 from brew.readers.direct.messages import reportable
-from brew.readers.direct.worker import immutable
 from brew.settings import SparkSettings
 from brew.spark import session
 from brew.spark.worker import check_all_rows_came, tune_worker
@@ -73,12 +73,16 @@ class RecordSizes:
 COLUMN = "CAST(CASE WHEN size(headers) > 0 THEN to_json(headers) END AS BINARY) AS headers"
 
 
-def headers_of(cell: bytes | None) -> list[tuple[str, bytes | None]] | None:
-    """Parse a cell of the headers column: Spark's `to_json` writes bytes as base64 and omits null values."""
+def headers_of(cell: bytes | None) -> RecordHeaders:
+    """
+    Parse a cell of the headers column: Spark's `to_json` writes bytes as base64 and omits null values.
+
+    A tuple, as in `brew.readers.direct.worker.rows_of`.
+    """
     if not cell:
         return None
     pairs = [(header["key"], header.get("value")) for header in orjson.loads(cell)]
-    return [(name, None if value is None else base64.b64decode(value)) for name, value in pairs]
+    return cast("RecordHeaders", tuple((n, None if value is None else base64.b64decode(value)) for n, value in pairs))
 
 
 # Settings of the Java client. The back-offs shorten start-up, the sizes raise throughput (benchmarks/RESULTS.md).
@@ -186,7 +190,7 @@ def _rows(batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[Rows]:
             batch.column("offset").to_pylist(),
             batch.column("key").to_pylist(),
             batch.column("value").to_pylist(),
-            [None] * batch.num_rows if plain else [immutable(headers_of(cell)) for cell in headers.to_pylist()],
+            [None] * batch.num_rows if plain else [headers_of(cell) for cell in headers.to_pylist()],
             batch.column("timestamp").to_pylist(),
         )
 

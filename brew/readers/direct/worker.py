@@ -180,18 +180,14 @@ class TransactionInput:
             fetched = self._tail.take(count, self._bytes_left, 0) if count > 0 and self._bytes_left > 0 else None
 
 
-def immutable(headers: RecordHeaders) -> RecordHeaders:
-    """Return headers that a function can't change: those of its input are not checked again, and go to dead letters."""
-    return cast("RecordHeaders", tuple(headers)) if headers else None
-
-
 def rows_of(records: Sequence[LogRecord]) -> Rows:
-    """The records as the kernel's parallel lists."""
+    """The records as the kernel's parallel lists; a function can't change headers, which the kernel uses unchecked."""
+    headers = [tuple(pairs) if (pairs := record.headers()) else None for record in records]
     return Rows(
         [record.offset() for record in records],
         [record.key() for record in records],
         [record.value() for record in records],
-        [immutable(record.headers()) for record in records],
+        cast("list[RecordHeaders]", headers),
         [record.timestamp()[1] for record in records],
     )
 
