@@ -60,8 +60,8 @@ def cli() -> None:
 @option(
     "--port",
     type=click.IntRange(0, 65_000),
-    default=FIRST_PORT,
-    help="Port of the first broker, 2 higher for each next one; 0: free ports.",
+    help="Port of the first broker, 2 higher for each next one; 0: free ports.  [default: the cluster's own, else "
+    f"{FIRST_PORT}]",
 )
 @option(
     "--kafka",
@@ -82,7 +82,7 @@ def cli() -> None:
 @option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Broker setting; repeatable.")
 @directory_option
 def up(
-    brokers: int, port: int, kafka: str | None, directory: Path, *, is_secure: bool, place: str, **option: Any
+    brokers: int, port: int | None, kafka: str | None, directory: Path, *, is_secure: bool, place: str, **option: Any
 ) -> None:
     """
     Start Kafka with the data it had; does nothing if it is running.
@@ -106,7 +106,8 @@ def up(
             click.echo(f"Kafka is already up at {cluster.bootstrap}")
             _print_usage(cluster.layout)
             return
-        ports = [port + 2 * n for n in range(brokers)] if port else None
+        first = FIRST_PORT if port is None and cluster is None else port
+        ports = [first + 2 * n for n in range(brokers)] if first else None
         settings = Settings(option["heap_mb"], option["quick"], ends_with_parent=False, properties=properties)
         isolated, size_mb = _own_networks(place), _limit(option["data_size_mb"])
         settings = replace(settings, namespaces=isolated, data_size_mb=size_mb, secure=is_secure, kafka=kafka)
