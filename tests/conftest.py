@@ -160,6 +160,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
+def _signal_handlers() -> Iterator[None]:
+    """Put back what a command installs in this process: the interrupt of a later test ended the worker (seen)."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
 def _no_client_left() -> Iterator[None]:
     """
     What transactions in a test's own process asked with is kept, and would look for brokers that are gone, in a thread
