@@ -63,6 +63,7 @@ LEFT_OUT: Mapping[str, str] = {
     "integration/test_wire_torn.py": _FRAMES,
     "scenarios/test_borrowed_session.py": "its notebook takes settings, not the command line that names a user's file",
     "scenarios/test_broker_restarts.py": "it runs programs on topics of two names; a user has rights on one",
+    "scenarios/test_transform_crashes.py": "its second output has a name that no user has rights on",
     "scenarios/test_sink_kills.py": "its queries name no user's file; test_sink_rights.py has a sink with least rights",
 }
 """Tests, or test files, that can't run on secure brokers, and the reason."""

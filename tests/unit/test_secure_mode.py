@@ -18,6 +18,7 @@ from harness.secure_roles import ADMIN, DOWNSTREAM, OPERATOR, PIPELINE, PROOF
 
 from brew import acl
 from brew.acl import Purpose
+from proof import provenance
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -118,3 +119,10 @@ def test_a_record_keeps_the_files_of_other_sessions_and_counts_all(tmp_path: Pat
     (tmp_path / "tests/a/test_a.py").unlink()
     document = _recorded(path, {"b/test_b.py::test_1": "passed"})
     assert (document["passed"], list(document["files"])) == (1, ["b/test_b.py"]), "the other file is gone"
+
+
+def test_the_committed_record_is_of_the_kernel_that_ships() -> None:
+    """Red after a change of the kernel's code, until `make test-secure` has run again."""
+    files = json.loads((TESTS.parent / "docs/proof/secure.json").read_text())["files"]
+    assert {row.get("kernel") for row in files.values()} == {provenance.kernel()}
+    assert sum(row["failed"] for row in files.values()) == 0
