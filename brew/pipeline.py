@@ -103,7 +103,7 @@ class Pipeline:
         checked = _checked(more)
         texts = {"input": input, "output": output, "bootstrap": bootstrap, "master": master}
         for name, value in {**texts, "group": group or "", "dead_letter": dead_letter or ""}.items():
-            _check_text(name, value)
+            _check_type(name, value, (str,), "str")
         _check_type("transform", transform, (str, Callable, NoneType), "str or a function")
         _check_type("client_config", client_config, (str, Path, NoneType), "str, Path or None")
         _check_type("conf", conf, (Mapping, NoneType), "Mapping or None")
@@ -279,11 +279,6 @@ def _typed(name: str, value: Any, known: Mapping[str, Any]) -> Any:
     return value
 
 
-def _check_text(name: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise UsageError(f"{name} is {value!r}; it has to be of type str")
-
-
 def _check_type(name: str, value: object, kinds: tuple[Any, ...], wanted: str) -> None:
     if not isinstance(value, kinds):
         raise UsageError(f"{name} is {value!r}; it has to be of type {wanted}")
@@ -294,7 +289,7 @@ def _texts(name: str, value: str | Path | Sequence[str | Path]) -> tuple[str, ..
     _check_type(name, value, (str, Path, Iterable), "str or a sequence of them")
     found = (value,) if isinstance(value, str | Path) else tuple(value)
     for one in found:
-        _check_text(name, str(one) if isinstance(one, Path) else one)
+        _check_type(name, one, (str, Path), "str")
     return tuple(str(one) for one in found)
 
 

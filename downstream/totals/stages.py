@@ -90,7 +90,7 @@ class Split:
     _found: dict[bytes, Total] = field(default_factory=dict)
     _noted: bool = False
 
-    def ready(self, position: int, *, fresh: bool) -> str | None:  # noqa: ARG002 - the port's shape; it has no state
+    def ready(self, position: int, *, fresh: bool) -> str | None:  # noqa: ARG002 - the port's shape
         self._found = {}
         return self._counted_before() if fresh else None
 

@@ -266,9 +266,7 @@ def counted_before(
     value: bytes | None = None
     for batch in scan(connection, topic, {partition: (log.first, log.last_stable)}, READ_COMMITTED, group=group):
         value = next((record.value() for record in reversed(batch) if record.key() == key), value)
-    if value is None:
-        return None
-    return parse_counted(value)
+    return None if value is None else parse_counted(value)
 
 
 def wait_until_stable(

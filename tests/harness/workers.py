@@ -107,8 +107,8 @@ def by_turns(items: list[pytest.Item], tests: Path) -> None:
     """
     Put all short tests first, and then alternate scenarios, which start JVMs, with integration tests, which wait.
 
-    Parallel scenarios alone would starve each other, and the cores would idle afterwards. Beside the servers that the
-    others keep, short tests take twice as long.
+    Short tests fail within two minutes; the whole takes as long in either order (measured: 17:00 and 16:42). Parallel
+    scenarios alone would starve each other, and the cores would idle afterwards.
     """
 
     def folder(item: pytest.Item) -> str:
