@@ -1,4 +1,4 @@
-"""How tests are handed to workers: what a group names is there, and long tests come by turns before short ones."""
+"""How tests are handed to workers: what a group names is there, and in which order they come."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ def test_what_a_group_names_is_there(member: str) -> None:
     assert f"def {test}(" in (TESTS / file).read_text() if test else (TESTS / file).is_file()
 
 
-def test_short_tests_come_first_then_scenarios_and_integration_tests_by_turns() -> None:
-    """In any number of either: half of both stand in the first half."""
+def test_short_tests_come_first_then_groups_then_scenarios_and_integration_tests_by_turns() -> None:
+    """In any number of either: half of both stand in the first half. A long group that begins last ends alone."""
     names = ["integration"] * 40 + ["scenarios"] * 10 + ["unit"] * 100
-    items = [SimpleNamespace(path=Path(TESTS, name, "test_x.py"), number=number) for number, name in enumerate(names)]
+    files = [Path(name, f"test_{number}.py") for number, name in enumerate(names)]
+    files[30:33] = [Path(member) for member in GROUPS["sink"][:3]]
+    items = [SimpleNamespace(path=TESTS / file, nodeid=f"tests/{file}::test_it") for file in files]
     by_turns(items, TESTS)  # type: ignore[arg-type]
-    folders = [item.path.parent.name for item in items]
-    assert sorted(item.number for item in items) == list(range(len(names)))
+    order = [item.path.relative_to(TESTS) for item in items]
+    folders = [file.parts[0] for file in order]
+    assert sorted(order) == sorted(files)
     assert folders[:100] == ["unit"] * 100
-    assert (folders[100:125].count("scenarios"), folders[100:125].count("integration")) == (5, 20)
+    assert [str(file) for file in order[100:103]] == list(GROUPS["sink"][:3])
+    assert (folders[103:127].count("scenarios"), folders[103:127].count("integration")) == (5, 19)
