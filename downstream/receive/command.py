@@ -123,14 +123,19 @@ _STORES = ("postgres", "redis", "redis-script", "outbox")
     help="Consumer group; owns the positions and claims.",
 )
 @option("--message-id", default=SOURCE, help="Id of a message: its `source` headers, or `field:NAME` of its value.")
-@option("--keep-days", type=click.FloatRange(0), default=21.0, help="Days for which claims are kept; 0: forever.")
+@option(
+    "--keep-days",
+    type=click.FloatRange(0, 36_500),
+    default=21.0,
+    help="Days for which claims are kept; 0: forever.",
+)
 @click.option("--again", is_flag=True, help="Read from the log's start; messages already processed have no effect.")
 @database_options
 @option("--schema", default="brew_receive", help="PostgreSQL schema of the tables.")
 @click.option("--redis", "redis_url", envvar="REDIS_URL", metavar="URL", help="Redis server: redis://host:port/0.")
 @option(
     "--claim-s",
-    type=click.FloatRange(0.001),
+    type=click.FloatRange(0.001, 604_800),
     default=30.0,
     help="redis: seconds until a claim expires; longer than any effect takes.",
 )

@@ -131,8 +131,10 @@ def test_a_value_that_no_client_takes_is_refused(option: str, capsys: pytest.Cap
         ("--store redis", "--redis (REDIS_URL) is missing"),
         ("--store outbox --database postgresql://h/d", "--effect-url is missing"),
         ("--keep-days nan", "nan is not a finite number"),
-        ("--keep-days -1", "-1.0 is not in the range x>=0"),
-        ("--claim-s 0", "0.0 is not in the range x>=0.001"),
+        ("--keep-days -1", "-1.0 is not in the range 0<=x<=36500"),
+        ("--keep-days 1e300", "1e+300 is not in the range 0<=x<=36500"),
+        ("--claim-s 0", "0.0 is not in the range 0.001<=x<=604800"),
+        ("--claim-s 1e18", "1e+18 is not in the range 0.001<=x<=604800"),
     ],
 )
 def test_receive_refuses_options_before_it_asks_a_broker(
