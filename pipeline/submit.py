@@ -118,5 +118,6 @@ def same_options(settings: PipelineSettings) -> list[str]:
     }
     words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
     words += [word for topic in settings.also_output for word in ("--also-output", topic)]
+    words += [word for check in sorted(settings.allow) for word in ("--allow", check)]
     flags = {"--follow": settings.follow, "--stand-by": settings.stand_by, "--share": settings.share}
     return [*words, *(flag for flag, wanted in flags.items() if wanted)]

@@ -31,7 +31,7 @@ from brew.observability import settings as probes
 from brew.settings import SparkSettings
 from brew.spark import session
 from pipeline.__main__ import settings_of
-from pipeline.submit import spark_submit
+from pipeline.submit import same_options, spark_submit
 
 reference = script("reference")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -214,6 +214,13 @@ def test_spark_submit_gets_the_jars_that_are_here(tmp_path: Path) -> None:
     line = spark_submit(settings_of(context.params))
     assert line[line.index("--jars") + 1] == f"{tmp_path}/spark/connector.jar"
     assert "--packages" not in line
+
+
+def test_spark_submit_gets_the_checks_that_are_allowed() -> None:
+    words = ["--master", "yarn", "--allow", "group-members", "--allow", "brokers-alike"]
+    settings = settings_of(pipeline.__main__.run_command.make_context("run", words).params)
+    submitted = pipeline.__main__.run_command.make_context("run", same_options(settings))
+    assert settings_of(submitted.params).allow == settings.allow == {"group-members", "brokers-alike"}
 
 
 def test_the_set_up_command_tells_what_it_did(
