@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ _MAGIC, _PREFIX_BYTES = 0, 5
 _SAYS_NO, _FAILS = 400, 500
 _NOT_ABOUT_SCHEMAS = {401, 403, 407, 408, 429}
 """Refusals that concern authentication or the request rate."""
+_ANOTHER_SERVERS = {None, SchemaRegistryError.UNKNOWN}
+"""Error codes of an answer that no registry gave: a gateway in front of it answers 404, too, while it is down."""
 _TIMEOUT_S = 10.0
 _LONGEST = 500
 
@@ -147,11 +150,13 @@ class Codec:
         try:
             yield
         except SchemaRegistryError as error:
-            if _SAYS_NO <= error.http_status_code < _FAILS and error.http_status_code not in _NOT_ABOUT_SCHEMAS:
+            status = error.http_status_code
+            about_schemas = _SAYS_NO <= status < _FAILS and status not in _NOT_ABOUT_SCHEMAS
+            if about_schemas and error.error_code not in _ANOTHER_SERVERS:
                 raise
             raise self._unreachable(error) from error
         except Exception as error:
-            if type(error).__module__.partition(".")[0] in {"httpx", "httpx2", "httpcore", "httpcore2"}:
+            if _raised_by_client(error):
                 raise self._unreachable(error) from error
             raise
 
@@ -191,6 +196,12 @@ def _serializer(settings: SchemaSettings, client: SchemaRegistryClient) -> Calla
     if settings.kind == AVRO:
         return AvroSerializer(client, settings.schema, conf=conf)  # type: ignore[no-any-return]
     return JSONSerializer(settings.schema, client, conf=conf)  # type: ignore[no-any-return]
+
+
+def _raised_by_client(error: Exception) -> bool:
+    """Return whether the registry's client raised it: no answer, no token to log in with, an answer that is no JSON."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__") == SchemaRegistryClient.__module__ for frame, _ in frames)
 
 
 def _error_text(error: Exception) -> str:

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+from harness.http_service import http_pages
 
 from brew import Record, Reject, formats
 from brew.errors import RegistryUnreachable, UsageError
@@ -110,6 +111,32 @@ def test_a_registry_that_does_not_answer_is_no_records_fault() -> None:
     written = formats.using(input=formats.json(), output=away)(lambda value: value)
     with pytest.raises(RegistryUnreachable, match=r"127\.0\.0\.1:9 does not answer"):
         transformation._answer(written, record(b"{}"))
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(404, b"<h1>no such backend</h1>"), (404, b'{"message":"no route"}'), (200, b"<h1>back soon</h1>")],
+)
+def test_an_answer_of_a_gateway_is_no_records_fault(status: int, body: bytes) -> None:
+    """A registry answers in JSON, with an error code of its own; a server in front of it does not."""
+    with http_pages(status, body) as url:
+        behind = formats.avro(registry={"url": url, "max.retries": 0}, output="o", schema=CLICK)
+        with pytest.raises(RegistryUnreachable, match="does not answer"):
+            behind.read(record(AVRO.write({"url": "a"}, None)))
+        with pytest.raises(RegistryUnreachable, match="does not answer"):
+            behind.write({"url": "a"}, None)
+    unknown = b'{"error_code":40403,"message":"Schema not found"}'
+    with http_pages(404, unknown) as url, pytest.raises(Reject, match="unknown-schema"):
+        formats.avro(registry=url).read(record(AVRO.write({"url": "a"}, None)))
+
+
+def test_a_token_that_can_not_be_had_is_no_records_fault() -> None:
+    login = {"client.id": "a", "client.secret": "b", "scope": "c", "issuer.endpoint.url": "http://127.0.0.1:9/token"}
+    names = {"credentials.source": "OAUTHBEARER", "logical.cluster": "d", "identity.pool.id": "e", **login}
+    settings = {f"bearer.auth.{name}": value for name, value in names.items()}
+    away = formats.avro(registry={"url": "http://127.0.0.1:9", "max.retries": 0, **settings})
+    with pytest.raises(RegistryUnreachable, match="OAuthTokenError"):
+        away.read(record(AVRO.write({"url": "a"}, None)))
 
 
 def test_a_setting_or_package_that_is_missing_ends_the_run_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
