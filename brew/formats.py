@@ -84,6 +84,8 @@ def using(input: Format, output: Format) -> Callable[[Callable[..., Any]], Calla
     """Return a decorator for functions that read one format and write another."""
 
     def decorate(function: Callable[..., Any]) -> Callable[[Record], list[Record]]:
+        if any(check(function) for check in (inspect.iscoroutinefunction, inspect.isasyncgenfunction)):
+            raise UsageError(f"{getattr(function, '__qualname__', function)} is an async function; write it with def")
         both = _takes_record(function)
 
         @functools.wraps(function)

@@ -139,6 +139,20 @@ def test_a_token_that_can_not_be_had_is_no_records_fault() -> None:
         away.read(record(AVRO.write({"url": "a"}, None)))
 
 
+def test_an_async_function_is_refused() -> None:
+    """Its results would be coroutines, which do not fit any format: each record would become a dead letter."""
+
+    async def later(value: Any) -> Any:
+        return value
+
+    async def several(value: Any) -> Any:
+        yield value
+
+    for function in (later, several):
+        with pytest.raises(UsageError, match=rf"{function.__name__} is an async function; write it with def"):
+            formats.json()(function)
+
+
 def test_a_setting_or_package_that_is_missing_ends_the_run_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"registry is ''"):
         formats.avro(registry="")
