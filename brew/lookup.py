@@ -15,7 +15,8 @@ still need are removed (`retention.ms=-1` and `cleanup.policy=delete`, not `comp
 Write each row some seconds before its timestamp. The clocks of machines differ, and a row that is visible later than
 its timestamp may be missed by a record of the same second, and found by `brew verify`.
 
-Each process reads the topic once, and again up to its end when asked about a later time.
+Each process reads the topic once, and again up to its end when asked about a later time. If the topic was recreated or
+got more partitions, it is read anew from its start.
 """
 
 from __future__ import annotations
@@ -90,6 +91,11 @@ class Rows:
         times.insert(index, timestamp)
         values.insert(index, value)
 
+    def clear(self) -> None:
+        """Forget all rows, and read them again at the next lookup."""
+        self._rows.clear()
+        self._read_at = None
+
     def at(self, key: bytes, timestamp: int) -> bytes | None:
         """Look up a value like `Table.at`."""
         with self._lock:
@@ -118,6 +124,10 @@ def _made(table: Table) -> Rows:
     def refresh(rows: Rows) -> None:
         nonlocal source
         deadline = Deadline(table.timeout_s)
+        if source is not None and source.is_stale(deadline):
+            source.close()
+            source = None
+            rows.clear()
         if source is None:
             source = FullTopicReader(connection, table.topic, _GROUP, deadline)
         for batch in source.read(source.ends(deadline), deadline, threading.Event()):

@@ -63,13 +63,23 @@ class FullTopicReader:
     def __init__(self, connection: Connection, topic: str, group: str, deadline: Deadline) -> None:
         self.topic = topic
         self._admin = admin(connection)
-        count = topics.describe_one(self._admin, topic, deadline).partitions
-        logs = log_offsets(self._admin, topic, range(count), deadline)
+        self._described = topics.describe_one(self._admin, topic, deadline)
+        logs = log_offsets(self._admin, topic, range(self._described.partitions), deadline)
         self.positions = {partition: log.first for partition, log in logs.items()}
         options: dict[str, str | int | bool] = {"queued.max.messages.kbytes": 32_768, "fetch.wait.max.ms": 100}
         self._consumer = consumer(connection, group, READ_COMMITTED, **options)
         with mapped(f"read of {topic}"):
             self._consumer.assign([TopicPartition(topic, p, offset) for p, offset in self.positions.items()])
+
+    def is_stale(self, deadline: Deadline) -> bool:
+        """
+        Return whether the topic was recreated or has more partitions now, which this reader does not read.
+
+        Raises:
+            Refused: the topic does not exist any more.
+        """
+        found, known = topics.describe_one(self._admin, self.topic, deadline), self._described
+        return (found.topic_id, found.partitions) != (known.topic_id, known.partitions)
 
     def ends(self, deadline: Deadline) -> dict[int, int]:
         """Return the current last stable offset of each partition, in one request."""
