@@ -97,6 +97,8 @@ def using(input: Format, output: Format) -> Callable[[Callable[..., Any]], Calla
             many = answer if isinstance(answer, list | tuple | GeneratorType) else (answer,)
             return [item if isinstance(item, Record) else _written(item, record, output) for item in many]
 
+        if isinstance(function, functools.partial):  # its module is `functools`, which does not travel to executors
+            transform.__module__ = function.func.__module__
         # Otherwise `inspect.signature` would show the function's parameters, and a run would refuse a second one.
         del transform.__wrapped__
         return transform

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import shutil
 import sys
 import sysconfig
@@ -25,7 +26,7 @@ def pickled(function: Callable[..., Any]) -> bytes:
     Raises:
         UsageError: it refers to something that can't be serialized, such as a lock or an open connection.
     """
-    package = sys.modules.get((getattr(function, "__module__", None) or "").partition(".")[0])
+    package = sys.modules.get((getattr(_unwrapped(function), "__module__", None) or "").partition(".")[0])
     by_value = package is not None and package.__name__ != "__main__" and not _known_to_executors(package)
     if by_value:
         cloudpickle.register_pickle_by_value(package)
@@ -41,6 +42,13 @@ def pickled(function: Callable[..., Any]) -> bytes:
         if by_value:
             cloudpickle.unregister_pickle_by_value(package)
     return payload
+
+
+def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function in a `functools.partial`, whose own module is `functools`."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
 
 
 def _known_to_executors(package: Any) -> bool:

@@ -101,6 +101,21 @@ def test_a_file_and_a_closure_travel_by_value_with_all_that_they_use(tmp_path: P
     assert pickle.loads(pickled(lambda record: record.with_value(suffix)))(Record()).value == b"!"
 
 
+@pytest.mark.parametrize(("name", "answer"), [("plain", "b'1'"), ("decorated", "Reject: not-json")])
+def test_a_partial_travels_like_the_function_in_it(tmp_path: Path, name: str, answer: str) -> None:
+    """Python says that both are of the module `functools`, which executors have."""
+    (tmp_path / "parts.py").write_text(
+        "import functools\nfrom brew import formats\n"
+        "def put(value, record):\n    return record.with_value(value)\n"
+        "plain = functools.partial(put, b'1')\n"
+        "def same(number, value):\n    return number\n"
+        "decorated = formats.json()(functools.partial(same, 1))\n"
+    )
+    payload = pickled(load(f"{tmp_path}/parts.py:{name}").target)
+    (tmp_path / "parts.py").unlink()
+    assert answer in _elsewhere(payload, tmp_path)
+
+
 def test_what_is_in_a_wheel_travels_by_name_and_the_wheel_with_it(tmp_path: Path) -> None:
     """By value it would be sent twice."""
     wheel = tmp_path / "shouting_wheel-1.0-py3-none-any.whl"
