@@ -11,6 +11,7 @@ from string import Template
 import click
 
 from brew import names
+from brew.client_config import checked_bootstrap
 from brew.errors import Refused, UsageError
 from brew.names import ExitCode
 
@@ -44,7 +45,7 @@ def init(name: str, bootstrap: str, *, as_json: bool) -> ExitCode:
             "digits, - or _"
         )
     folder = Path(name)
-    made = write(folder, {"name": name, "bootstrap": bootstrap})
+    made = write(folder, {"name": name, "bootstrap": checked_bootstrap(bootstrap)})
     if as_json:
         click.echo(json.dumps({"directory": str(folder.resolve()), "files": made}))
     else:

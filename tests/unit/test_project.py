@@ -83,3 +83,10 @@ def test_a_name_that_can_not_be_is_refused_and_nothing_is_overwritten(
     assert [(folder / one).read_text() for one in ("full/Makefile", "file")] == ["mine", "mine"]
     (folder / "empty").mkdir()
     assert init("empty") == 0
+
+
+def test_a_server_without_a_port_is_refused_as_in_a_run(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`make seed` would take 9092 for it, and `make run` refuse it."""
+    assert init("clicks", "--bootstrap", "kafka1") == 64
+    assert "'kafka1' is not HOST:PORT" in capsys.readouterr().err
+    assert list(folder.iterdir()) == []
