@@ -310,7 +310,7 @@ def _watch(
             try:
                 before, document = _next(observer, before, interval_s)
             except (DeadlineExceeded, KafkaFailure) as error:  # brokers come back, and the user wants to see it
-                document = document_of([], [], 0, str(error)) | {"exact": False}
+                document = document_of([], [], 0, str(error)) | {"remaining": None, "exact": False}
             if live is None:
                 options.print_json(document | {"topic": topic, "group": group}, lines=True)
             else:
@@ -387,9 +387,11 @@ def lag_table(document: Mapping[str, Any], topic: str, group: str) -> Group:
         title=Text(f"group {group} in {topic}"),
         title_justify="left",
     )
-    total = str(Remaining(document["remaining"], document["exact"]))
-    oldest = f", the oldest is {_age(document['lag_s'])} old" if document["lag_s"] else ""
-    lines = [Text(f"{total} {'record' if total == '1' else 'records'} to read{oldest}")]
+    lines = []
+    if document["remaining"] is not None:
+        total = str(Remaining(document["remaining"], document["exact"]))
+        oldest = f", the oldest is {_age(document['lag_s'])} old" if document["lag_s"] else ""
+        lines.append(Text(f"{total} {'record' if total == '1' else 'records'} to read{oldest}"))
     lines += [Text(f"unavailable: {document['unavailable']}", "cyan")] if document["unavailable"] else []
     return Group(drawn, *lines)
 

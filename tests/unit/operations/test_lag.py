@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -11,7 +12,7 @@ import pytest
 from brew.cluster import ONGOING, CoordinatorTransaction, OpenTransaction, RawBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Refused
+from brew.errors import KafkaFailure, Refused
 from brew.names import SinkTransactionalId
 from brew.offsets import Committed, LogOffsets
 from operations import lag
@@ -193,6 +194,24 @@ def test_the_document_counts_states_and_records() -> None:
     assert document["states"] == {"blocked": 1, "stuck": 1}
     assert document["partitions"][0]["held_by"][0]["transactional_id"] == "upstream-1"
     assert len(lag_table(document, "in", "g").renderables) == 3
+
+
+def test_watching_while_no_broker_answers_claims_no_number_of_records(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It showed "at most 0 records to read", and `"remaining": 0` to a monitor, whatever the lag was."""
+    answers = iter([KafkaFailure("no broker answers"), KeyboardInterrupt()])
+
+    def answer(*_: object) -> NoReturn:
+        raise next(answers)
+
+    monkeypatch.setattr(lag, "_next", answer)
+    with pytest.raises(KeyboardInterrupt):
+        lag._watch(SimpleNamespace(), [], 0, "in", "g", as_json=True)  # type: ignore[arg-type]
+    document = json.loads(capsys.readouterr().out)
+    assert (document["remaining"], document["exact"], document["unavailable"]) == (None, False, "no broker answers")
+    lines = [str(line) for line in lag_table(document, "in", "g").renderables[1:]]
+    assert lines == ["unavailable: no broker answers"]
 
 
 def test_the_lag_in_seconds_is_the_age_of_the_first_record_that_is_left_and_an_age_limit_needs_it() -> None:
