@@ -99,8 +99,8 @@ class Strip:
         return found
 
     def gaps(self) -> int:
-        """Count the offsets that hold nothing: compacted away, or never written by a broker."""
-        return self.until - self.start - sum(run.offsets for run in self.runs)
+        """Count the offsets that hold nothing: compacted away, also inside a batch, or never written by a broker."""
+        return self.until - self.start - sum(run.records for run in self.runs)
 
 
 @dataclass(slots=True)

@@ -139,6 +139,12 @@ def test_a_transactions_batches_are_one_run_and_another_producers_between_them_c
     assert (end.kind, end.epoch, end.offsets) == (Kind.ABORT_MARKER, 5, 1)
 
 
+def test_offsets_that_compaction_emptied_inside_a_batch_hold_nothing() -> None:
+    """A compacted batch keeps its first and last offset: 10 records over 1,000 offsets leave 990 empty."""
+    compacted = replace(batch(5, 1000, -1, tx=False), records=10)
+    assert folded([compacted], 0, 1005).gaps() == 5 + 990
+
+
 def test_a_sinks_run_tells_its_batch() -> None:
     builder = RunBuilder(0, 5)
     for one in (batch(0, 2, 7), batch(2, 2, 7), marker(4, 7, "commit")):
