@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from selectors import EVENT_READ, DefaultSelector
 from subprocess import PIPE, Popen, TimeoutExpired
-from typing import Self
+from tempfile import TemporaryFile
+from typing import IO, Self, cast
 
 from brew.deadline import Deadline
 from brew.errors import Fenced, Refused, UsageError
@@ -119,6 +121,8 @@ class ReplayRules:
 
 
 _MAX_ERROR_LENGTH = 200
+_PIECE_BYTES = 64 * 1024
+_MOST_EDITED_BYTES = 64 * 1024 * 1024
 
 
 class RepairFailed(Exception):
@@ -151,24 +155,50 @@ class RepairCommand:
             RepairFailed: the record stays as it is.
             UsageError: the command cannot be started.
         """
-        try:
-            child = Popen(self.command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True)
-        except OSError as error:
-            raise UsageError(
-                f"--edit can't start {self.command[0]!r}: {error.strerror}; name an executable program"
-            ) from error
+        with TemporaryFile() as given:
+            given.write(value or b"")
+            given.seek(0)
+            try:
+                child = Popen(self.command, stdin=given, stdout=PIPE, stderr=PIPE, start_new_session=True)
+            except OSError as error:
+                raise UsageError(
+                    f"--edit can't start {self.command[0]!r}: {error.strerror}; name an executable program"
+                ) from error
         with child:
             try:
-                edited, complaint = child.communicate(value or b"", timeout=self.timeout_s)
-            except BaseException as error:
+                edited, complaint = self._written(child, Deadline(self.timeout_s))
+            except BaseException:
                 os.killpg(child.pid, signal.SIGKILL)
-                if isinstance(error, TimeoutExpired):
-                    raise RepairFailed(f"--edit took longer than {self.timeout_s:g} s; raise --edit-timeout") from error
                 raise
         if child.returncode:
             said = complaint.decode("utf-8", "replace").strip()[-_MAX_ERROR_LENGTH:]
             raise RepairFailed(f"--edit exited with {child.returncode}" + (f": {said}" if said else ""))
         return edited
+
+    def _written(self, child: Popen[bytes], deadline: Deadline) -> tuple[bytes, bytes]:
+        """Return all of stdout and the end of stderr once the command has ended; memory is bounded, not only time."""
+        edited, complaint = bytearray(), bytearray()
+        too_long = f"--edit took longer than {self.timeout_s:g} s; raise --edit-timeout"
+        with DefaultSelector() as streams:
+            for stream, content in ((child.stdout, edited), (child.stderr, complaint)):
+                streams.register(cast("IO[bytes]", stream), EVENT_READ, content)
+            while streams.get_map():
+                ready = streams.select(deadline.remaining_s())
+                if deadline.expired():
+                    raise RepairFailed(too_long)
+                for key, _ in ready:
+                    piece = os.read(key.fd, _PIECE_BYTES)
+                    key.data.extend(piece)
+                    if not piece:
+                        streams.unregister(key.fileobj)
+                del complaint[:-_PIECE_BYTES]
+                if len(edited) > _MOST_EDITED_BYTES:
+                    raise RepairFailed(f"--edit wrote more than {_MOST_EDITED_BYTES:,} bytes; let it write one value")
+        try:
+            child.wait(deadline.remaining_s())
+        except TimeoutExpired as error:
+            raise RepairFailed(too_long) from error
+        return bytes(edited), bytes(complaint)
 
 
 _MOST_LETTERS = 1000

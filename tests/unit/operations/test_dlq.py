@@ -149,6 +149,20 @@ def test_an_edit_is_a_filter_and_says_how_it_failed() -> None:
     assert time.monotonic() - began < 10
 
 
+def test_an_edit_that_writes_without_end_takes_no_more_memory_than_a_value_needs() -> None:
+    """All of it was kept until the time-out: gigabytes, or a MemoryError that ended the replay with a stack trace."""
+    for stream, why in (("stdout", "wrote more than 67,108,864 bytes"), ("stderr", r"longer than 0\.5 s")):
+        endless = f"{sys.executable} -c \"import sys\nwhile True: sys.{stream}.write('x' * 65536)\""
+        with pytest.raises(replaying.RepairFailed, match=why):
+            RepairCommand.parse(endless, 20 if stream == "stdout" else 0.5)(b"x")
+
+
+def test_an_edit_need_not_read_its_input_nor_end_when_it_has_written() -> None:
+    assert RepairCommand.parse("echo mended", 10)(b"x" * 1_000_000) == b"mended\n"
+    with pytest.raises(replaying.RepairFailed, match=r"longer than 0\.3 s"):
+        RepairCommand.parse("sh -c 'echo a; exec >&- 2>&-; sleep 30'", 0.3)(b"x")
+
+
 def test_letters_are_counted_by_reason_partition_and_time_and_a_report_by_what_stays() -> None:
     counts = DeadLetterCounts("hour")
     counts.add(LETTER, replayed=True)
