@@ -12,6 +12,7 @@ import orjson
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from brew import names
 from brew.cli import REACH_S, bootstrap_option, checked_group, connection, named_option, option, options
@@ -113,13 +114,17 @@ def table(
     narrow: Sequence[str] = (),
     **more: Any,
 ) -> Table:
-    """Return a table in which long text wraps; columns in ``right`` (right-aligned) and ``narrow`` do not."""
+    """
+    Return a table in which long text wraps; columns in ``right`` (right-aligned) and ``narrow`` do not.
+
+    A string is shown as it is: rich would take `:ox:` in a name for an emoji, and `[/a]` for markup.
+    """
     drawn = Table(pad_edge=False, **more)
     for head in heads:
         kept = head in right or head in narrow
         drawn.add_column(head, justify="right" if head in right else "left", no_wrap=kept, overflow="fold")
     for row in rows:
-        drawn.add_row(*row)
+        drawn.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     return drawn
 
 

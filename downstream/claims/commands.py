@@ -121,7 +121,7 @@ def _connected(bootstrap: str, claims: str) -> Connection:
 
 
 def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else _WIDE)
+    return Console(width=None if sys.stdout.isatty() else _WIDE, emoji=False)
 
 
 @claims_group.command("status")

@@ -78,4 +78,4 @@ def print_result(document: object, text: str, *, as_json: bool) -> None:
 
 def show(table: Table, width: int = 160) -> None:
     """Print a table as wide as the terminal, or ``width`` columns wide if there is none."""
-    Console(width=None if sys.stdout.isatty() else width).print(table)
+    Console(width=None if sys.stdout.isatty() else width, emoji=False).print(table)

@@ -10,7 +10,9 @@ import pytest
 from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
 from brew.offsets import SourcePosition
 from brew.records import REPLAYED_FROM
+from operations.explain.command import document, render
 from operations.explain.verdict import Copy, Order, OrderHistory, order_id, verdict
+from operations.options import show
 from operations.record_status import RecordState, RecordWriter, Span, Visibility, spans
 
 LETTER = SourcePosition("dlq", 0, 5)
@@ -154,3 +156,13 @@ def test_ranges_of_several_partitions_in_one_transaction_are_kept_apart() -> Non
         (8, 3): {0: Span(5, 9), 2: Span(None, 4)},
         (9, 3): {4: Span(None, 8)},
     }
+
+
+def test_a_transactional_id_is_shown_as_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of input topic `ox`, it was shown as `g🐂0`; one with `[/a]`, which another program chose, ended explain."""
+    monkeypatch.setenv("COLUMNS", "120")
+    for name in ("g:ox:0", "[/a]"):
+        show(render(document(history(1, ONE, replace(copy(), transactional_id=name)))))
+        assert name in capsys.readouterr().out
