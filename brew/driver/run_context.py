@@ -18,6 +18,7 @@ import orjson
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from brew.attempt import Job
 from brew.claims.heartbeater import ALL_PARTITIONS, Ownership
@@ -200,7 +201,10 @@ class LiveTable(ProgressView):
     def _table(self) -> Table:
         progress = self._board
         elapsed = time.monotonic() - progress.started
-        table = Table(caption=progress.note or None, title=f"{elapsed:,.0f} s, {progress.rate():,.0f} records/s")
+        table = Table(
+            caption=Text(progress.note, "table.caption") if progress.note else None,
+            title=f"{elapsed:,.0f} s, {progress.rate():,.0f} records/s",
+        )
         table.add_column("partition", justify="right")
         for name in ("position", "lag", "enriched", "rejected", "transactions", "fenced", "failed"):
             table.add_column(name, justify="right")

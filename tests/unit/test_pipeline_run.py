@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from harness.lease_coordinator import run_context
+from rich.console import Console
 
 from brew.connection import Connection
 from brew.driver import limits, run
 from brew.driver.limits import GiveUpPolicy
+from brew.driver.run_context import LiveTable, RunProgress
 from brew.errors import Refused
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
@@ -86,3 +88,11 @@ def test_a_crash_on_purpose_lets_the_other_lane_finish_its_transaction(monkeypat
     lanes: list[Any] = [SimpleNamespace(run=crash), SimpleNamespace(run=transact)]
     run.run_loops(context, runner, lanes)
     assert finished.is_set()
+
+
+def test_the_live_table_shows_a_note_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without the client's own words in brackets, and with an emoji for a name; `[/a]` ended the display."""
+    for note in ("trying again: [thrd:kafka:9092/1]: down", "g:ox:0", "[/a]"):
+        table = LiveTable(RunProgress(note=note))._table()
+        Console(width=120).print(table)
+        assert note in capsys.readouterr().out
