@@ -98,6 +98,8 @@ def record_time(ms: int) -> str | None:
 
 def span(start: int, end: int) -> str:
     """Format the offsets `[start, end)` for display, with an inclusive end."""
+    if end <= start:
+        return "no offsets"
     return f"offset {start:,}" if end == start + 1 else f"offsets {start:,} to {end - 1:,}"
 
 

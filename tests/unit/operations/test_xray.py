@@ -348,6 +348,14 @@ def test_the_terminals_strip_is_as_wide_as_there_is_room() -> None:
     assert (kinds(drawn(nothing), "out partition 0"), render.cells(empty, 80)) == ([], [])
 
 
+def test_a_range_outside_of_the_log_has_no_offsets() -> None:
+    """`--from` above a partition's end was shown as "offsets 1 to 0"."""
+    outside = replace(strip("out", [batch(0, 1, 1)]), runs=[], start=1, until=1)
+    texts = [line.plain for line in render.lines(Xray((outside,), Timeline((T0,), ((),)), {}, "g", "k:1", T0), 80)]
+    assert texts[2].strip() == "of no offsets · log start 0 · LSO 1 · HW 1"
+    assert labels.of_strip(outside).startswith("out partition 0, no offsets: nothing; ")
+
+
 def test_without_a_browser_the_test_of_the_page_says_how_to_get_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
