@@ -7,6 +7,7 @@ A driver asks its `Ownership` before each range: it owns all partitions, or thos
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
@@ -18,7 +19,7 @@ from brew.claims.log import Log
 from brew.claims.member import INTERVAL_S, Holding, Member, Membership
 from brew.claims.messages import WHOLE_TOPIC
 from brew.deadline import Deadline
-from brew.errors import BrewError, DeadlineExceeded, KafkaFailure
+from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
 
 _POLLS_PER_INTERVAL = 10
 _MAX_POLL_S = 0.25
@@ -33,6 +34,7 @@ class Heartbeater:
     and the ends of the `with` block wait for a broker.
 
     ``healthy``: while it returns False (the process lives but its work hangs), no heartbeat is sent; others take over.
+    ``patience_s``: how long the claims topic may be out of reach before the heartbeater gives up; None: for ever.
     """
 
     def __init__(
@@ -42,9 +44,11 @@ class Heartbeater:
         *,
         healthy: Callable[[], bool] = lambda: True,
         now: Callable[[], float] = time.monotonic,
+        patience_s: float | None = None,
     ) -> None:
         self.membership = membership
         self._open_log, self._healthy, self._now = open_log, healthy, now
+        self._patience_s, self._failing_since = patience_s, math.inf
         self._lock = threading.Lock()
         self._end, self._changed = threading.Event(), threading.Condition()
         self._held: Mapping[int, Holding] = {}
@@ -152,15 +156,27 @@ class Heartbeater:
                 try:
                     self._member.progress(self._done)
                     self._member.turn(Deadline(self._call_timeout_s()))
-                    self.last_error = None
+                    self.last_error, self._failing_since = None, math.inf
                 except (DeadlineExceeded, KafkaFailure) as error:
-                    self.last_error = str(error)
+                    self._failed(str(error))
                 except BaseException as error:  # noqa: BLE001 - `held` raises it, in the thread that works
                     self._failure = error
                     self._held = {}
                 self._publish()
             if self._failure is not None:
                 return
+
+    def _failed(self, reason: str) -> None:
+        """Keep the reason of a failed turn; give up once none has succeeded for ``patience_s``."""
+        self.last_error, now = reason, self._now()
+        self._failing_since = min(self._failing_since, now)
+        failing_s = now - self._failing_since
+        if self._patience_s is not None and failing_s > self._patience_s:
+            self._held = {}
+            self._failure = Refused(
+                f"the claims topic was out of reach for {failing_s:.0f} s (--patience is {self._patience_s:g} s), so "
+                f"this process may own nothing: {reason}; run it again, which creates the topic if it was deleted"
+            )
 
     def _publish(self) -> None:
         """Publish copies for the other threads, which never access the member itself; call it with the lock held."""
@@ -328,7 +344,8 @@ class ClaimedOwnership(Ownership):
         membership, held = self._heartbeater.membership, self._held.partitions
         counts = f"{len(held)} of {len(membership.partitions)} partitions"
         lines = [f"{membership.client_id} works on {counts}: {listed(held) or '-'}"]
-        lines += [f"lost {listed(lost)}"] if lost else []
+        why = f" ({self._heartbeater.last_error})" if self._heartbeater.last_error else ""
+        lines += [f"lost {listed(lost)}{why}"] if lost else []
         lines += [f"gave back {listed(released)}"] if released else []
         self._report("; ".join(lines))
 

@@ -213,6 +213,7 @@ def run_sharing(
     heartbeater = Heartbeater(
         lambda: ClaimsLog(settings.connection, claims.claims),
         Membership(claims.name, settings.group, settings.input, tuple(partitions), claims.interval_s),
+        patience_s=settings.patience_s,
     )
     shared = create_context(preflight, stop, progress, view)
     shared.ownership = ClaimedOwnership(heartbeater, view.note)

@@ -178,11 +178,14 @@ def test_a_partition_that_was_lost_is_forgotten_and_not_given_back() -> None:
 
 
 @contextmanager
-def started_heartbeater(shared: Shared, *, healthy: list[bool] | None = None) -> Iterator[Heartbeater]:
+def started_heartbeater(
+    shared: Shared, *, healthy: list[bool] | None = None, patience_s: float | None = None
+) -> Iterator[Heartbeater]:
     """Partitions 0 and 1, kept with intervals of a second of the test's clock."""
     says = healthy or [True]
     membership = Membership("a", GROUP, "orders", (0, 1), 1.0)
-    with Heartbeater(lambda: MemoryLog(shared), membership, healthy=lambda: says[0], now=shared.now) as heartbeater:
+    more: Any = {"healthy": lambda: says[0], "now": shared.now, "patience_s": patience_s}
+    with Heartbeater(lambda: MemoryLog(shared), membership, **more) as heartbeater:
         until(lambda: len(heartbeater.held()) == 2, "both partitions")
         yield heartbeater
 
@@ -206,6 +209,41 @@ def test_a_keeper_whose_work_hangs_falls_silent_and_is_sure_of_nothing_two_inter
         shared.now_ms += 1
         assert heartbeater.held() == {}
         assert len(shared.entries[0]) == written
+
+
+@pytest.mark.parametrize("patience_s", [30, None])
+def test_a_heartbeater_gives_up_once_its_topic_was_out_of_reach_for_too_long(patience_s: float | None) -> None:
+    """A driver that shares partitions stood still for ever, and reported that it works, once the topic was deleted."""
+    shared = Shared()
+    with started_heartbeater(shared, patience_s=patience_s) as heartbeater:
+        shared.down = True
+        shared.now_ms += 3000  # what it held is stale, so every turn has to write
+        until(lambda: heartbeater.last_error is not None, "a failure")
+        assert heartbeater.held() == {}
+        shared.now_ms += 30_001
+        if patience_s is None:
+            assert heartbeater.held() == {}
+            return
+
+        def given_up() -> bool:
+            try:
+                return heartbeater.held() != {}
+            except Refused as error:
+                return "out of reach for 30 s (--patience is 30 s)" in str(error) and "run it again" in str(error)
+
+        until(given_up, "its end")
+
+
+def test_an_answer_in_between_starts_the_patience_again() -> None:
+    shared = Shared()
+    with started_heartbeater(shared, patience_s=30) as heartbeater:
+        for _ in range(3):
+            shared.down = True
+            shared.now_ms += 3000
+            until(lambda: heartbeater.last_error is not None, "a failure")
+            shared.now_ms += 20_000
+            shared.down = False
+            until(lambda: heartbeater.last_error is None and len(heartbeater.held()) == 2, "both partitions")
 
 
 def test_what_is_left_is_released_at_the_position_that_was_told_last(shared: Shared) -> None:

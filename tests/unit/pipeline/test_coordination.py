@@ -269,6 +269,7 @@ class FakeHeartbeater:
         self.wanted: frozenset[int] = frozenset()
         self.given: list[int] = []
         self.failure: Refused | None = None
+        self.last_error: str | None = None
 
     def holds(self, **tokens: int) -> None:
         self.holdings = {int(name[1:]): Holding(token, -1, 0.0) for name, token in tokens.items()}
@@ -324,6 +325,10 @@ def test_a_driver_works_on_what_it_holds_and_tells_each_change_once(owned_partit
     heartbeater.holds(p0=9)
     assert inside(owned.refresh(idle)) == [0]
     assert notes[-1].endswith("lost 0")
+    heartbeater.last_error = "append: no answer"
+    heartbeater.holds()
+    assert inside(owned.refresh(idle)) == []
+    assert notes[-1].endswith("lost 0 (append: no answer)")
 
 
 def test_a_keeper_that_gave_up_ends_the_work(owned_partitions: Owned) -> None:
