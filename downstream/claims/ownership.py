@@ -72,6 +72,7 @@ class ClaimedMember(Member):
         if listener is None:
             return
         if lost := held.lost():
+            self._assignment_reported = False
             self._drop(lost)
             listener.lost(lost)
         if wanted := held.due():
@@ -81,10 +82,14 @@ class ClaimedMember(Member):
                 held.drop(wanted)
                 self._drop(wanted)
         gained = held.gained(but=wanted)
-        if gained or (not self._assignment_reported and self._idle_after.expired()):
+        if gained or (not self._assignment_reported and self._idle_after.expired() and self.all_owned()):
             # Report an empty assignment once: a drain must not wait forever while others own every partition.
             self._assignment_reported = True
             self._add(listener.assigned(gained))
+
+    def all_owned(self) -> bool:
+        """Return whether each partition has an owner: none has while a group is paused, or its log out of reach."""
+        return self.heartbeater.owners.keys() >= set(self.heartbeater.membership.partitions)
 
     def close(self, deadline: Deadline) -> bool:
         """Release all partitions and close; return False if the brokers exceeded the deadline."""

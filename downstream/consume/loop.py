@@ -76,6 +76,7 @@ class Loop:
         self._settings, self._handler, self._stop, self._tell = settings, handler, stop, tell
         self._progress: dict[int, _PartitionProgress] = {}
         self._settled = Deadline(settings.settle_s)
+        self._regain_by: Deadline | None = None
         self._unreported: dict[int, int] = {}
         self._report_due = Deadline(_REPORT_S)
         self._waiting: dict[int, str] = {}
@@ -185,7 +186,7 @@ class Loop:
 
     def assigned(self, partitions: Collection[int]) -> Mapping[int, int]:
         self.result.rebalances += 1
-        self._settled = Deadline(self._settings.settle_s)
+        self._settled, self._regain_by = Deadline(self._settings.settle_s), None
         return self._take_over(partitions, self._poll_deadline())
 
     def revoked(self, partitions: Collection[int]) -> None:
@@ -197,8 +198,11 @@ class Loop:
     def lost(self, partitions: Collection[int]) -> None:
         ours = [p for p in partitions if self._progress.pop(p, None)]
         self._unreported = {p: position for p, position in self._unreported.items() if p in self._progress}
-        self._settled = Deadline(self._settings.settle_s)  # the group reassigns; this does not count as drained
-        self._tell(f"partitions {sorted(partitions)} were lost: the group has assigned them to another member")
+        # Until partitions are assigned again, nobody is known to work on them: this does not count as drained.
+        self._regain_by = Deadline(self._settings.patience_s)
+        self._tell(
+            f"partitions {sorted(partitions)} were lost: this member was not heard for long, and others may own them"
+        )
         self._handler.lost(ours)
 
     def _take_over(self, partitions: Collection[int], deadline: Deadline) -> Mapping[int, int]:
@@ -299,10 +303,20 @@ class Loop:
 
     def _drained(self) -> bool:
         if not self._progress:
-            return self.result.rebalances > 0 and self._settled.expired()
+            self._check_regained()
+            settled = self._regain_by is None and self._settled.expired()
+            return self.result.rebalances > 0 and settled and self._member.all_owned()
         return all(
             progress.retry_at is None and progress.position >= progress.goal for progress in self._progress.values()
         )
+
+    def _check_regained(self) -> None:
+        if self._regain_by is not None and self._regain_by.expired():
+            raise Refused(
+                f"this member has lost its partitions of {self._settings.topic}, and for "
+                f"{self._settings.patience_s:g} s (--patience-s) nobody has told who owns them: check that the brokers "
+                "answer, then run again: it continues where it was"
+            )
 
     def _report(self, positions: Mapping[int, int]) -> None:
         for partition in positions.keys() & self._progress.keys():

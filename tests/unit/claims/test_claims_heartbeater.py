@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from harness.claims import GROUP, MemoryLog, Shared
 from harness.programs import until
 
-from brew.claims.heartbeater import Heartbeater
+from brew.claims.heartbeater import Heartbeater, HeldPartitions
 from brew.claims.log import Entry
 from brew.claims.member import Holding, Membership
 from brew.claims.state import ClaimsView, Table
 from brew.deadline import Deadline
 from brew.errors import Refused
-from downstream.claims.ownership import AtLeastOnce, AtMostOnce
+from downstream.claims.ownership import AtLeastOnce, AtMostOnce, ClaimedMember
 from downstream.consume.handler import AssignedPartition, HandlerContext, NotOwned, PartitionBatch, RetryLater
 
 
@@ -274,3 +276,24 @@ def test_a_log_that_was_made_again_ends_the_keeper_where_the_work_asks(shared: S
             until(lambda: heartbeater.held() is None, "the failure")
         heartbeater.release_partitions({})
     assert released_positions(shared) == {}, "what came too late counts for nothing"
+
+
+def test_a_member_by_claims_reports_that_others_own_all_only_once_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a loss, too: what is free, because the log is out of reach, is nobody's work."""
+    member: Any = ClaimedMember.__new__(ClaimedMember)
+    keeper = SimpleNamespace(
+        held=dict, to_release=frozenset, owners={0: "b"}, membership=Membership("a", GROUP, "orders", (0, 1))
+    )
+    member.heartbeater, member._held, member._listener = keeper, HeldPartitions(cast("Any", keeper)), Mock()
+    member._assignment_reported, member._idle_after = False, Deadline(1e-9)
+    monkeypatch.setattr(member, "_add", lambda _: None)
+    monkeypatch.setattr(member, "_drop", lambda _: None)
+    member._follow_claims()
+    assert (member.all_owned(), member._listener.assigned.call_count) == (False, 0)
+    keeper.owners = {0: "b", 1: "c"}
+    member._follow_claims()
+    member._follow_claims()
+    assert (member.all_owned(), member._listener.assigned.call_count) == (True, 1)
+    member._held._tokens = {1: 7}
+    member._follow_claims()
+    assert (member._listener.lost.call_args.args, member._listener.assigned.call_count) == (([1],), 2)

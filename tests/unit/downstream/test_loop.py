@@ -39,6 +39,9 @@ class FakeMember:
     def __post_init__(self) -> None:
         self.pause, self.resume = self.paused.update, self.paused.difference_update
 
+    def all_owned(self) -> bool:
+        return True
+
     def seek(self, positions: Mapping[int, int]) -> None:
         self.seeks.append(dict(positions))
 
@@ -265,10 +268,30 @@ def test_a_member_without_partitions_waits_a_moment_before_it_calls_itself_drain
     assert not loop._drained()
     now[0] = 3.0
     assert loop._drained()
+
+
+def test_a_drain_that_lost_its_partitions_is_not_drained_until_the_group_has_assigned_them(loop: Loop) -> None:
+    """It exited with 0, as if all had been read, when the brokers were away for longer than a session."""
+    messages = _messages_of(loop)
     loop.assigned([1])
-    loop._settled = Deadline(1e-9)
-    loop._settings = replace(loop._settings, settle_s=30)
     loop.lost([1])
+    loop._settled = Deadline(1e-9)
+    assert not loop._drained()
+    assert messages == ["partitions [1] were lost: this member was not heard for long, and others may own them"]
+    loop.assigned([])
+    loop._settled = Deadline(1e-9)
+    assert loop._drained(), "others own them all"
+    loop.lost([1])
+    loop._regain_by = Deadline(1e-9)
+    with pytest.raises(Refused, match=r"lost its partitions of t, and for 60 s \(--patience-s\).* it continues where"):
+        loop._drained()
+
+
+def test_a_drain_by_claims_waits_while_a_partition_has_no_owner(loop: Loop) -> None:
+    """A paused group, or a claims topic that is out of reach: nobody works on what is left."""
+    loop.assigned([])
+    loop._settled = Deadline(1e-9)
+    loop._member.all_owned = lambda: False
     assert not loop._drained()
 
 
