@@ -36,10 +36,11 @@ _CRASHES = ("--crash-prob", "--crash-point", "--crash-mode", "--crash-how", "--c
 _TYPED_ONLY = {*_CRASHES, "--abort", "--yes", "--wipe", "--end"}
 _PATHS = {"FILE", "DIR"}
 # What may be secret in a value, by pattern: the password of a URL, of a PostgreSQL address of the form name=value or of
-# a Spark setting, and the query of a web address.
+# a Spark setting, a Spark setting that Spark itself hides (`spark.redaction.regex`), and the query of a web address.
 _SECRETS = (
     (re.compile(r"(?<=://)([^:@/]*):.*(?=@)"), rf"\1:{MASK}"),
     (re.compile(r"(?i)(password\s*=\s*)(?:'(?:[^'\\]|\\.)*'|[^\s&]+)"), rf"\1{MASK}"),
+    (re.compile(r"(?i)\A(spark\.[^=]*(?:secret|password|token|access\.?key)[^=]*=).+"), rf"\1{MASK}"),
     (re.compile(r"(?i)\A(https?://[^?]*\?).+"), rf"\1{MASK}"),
 )
 
@@ -334,7 +335,7 @@ def _shown(value: Any) -> Any:
         for pattern, masked in _SECRETS:
             value = pattern.sub(masked, value)
         return value
-    return list(map(_shown, value)) if isinstance(value, tuple) else value
+    return list(map(_shown, value)) if isinstance(value, tuple | list) else value
 
 
 def _text(value: Any) -> str:
