@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -49,9 +50,10 @@ def tables(snapshot: ClaimsSnapshot, title: str) -> Group:
         shown.add_column(name, justify="right")
     for row in snapshot.rows:
         shown.add_row(*_cells(row))
+    where = "" if title == names.CLAIMS_TOPIC else f" --claims {title}"
     lines = [
         f"{pause.group}: paused by {pause.by}, for another {pause.ends_in_s:.0f} s; "
-        "`downstream claims release --end` ends it"
+        f"`downstream claims release{where} --group {shlex.quote(pause.group)} --end` ends it"
         for pause in snapshot.pauses
     ]
     owners = {(row.group, row.topic, row.owner) for row in snapshot.rows if row.state != "free"}
@@ -79,6 +81,7 @@ _ASK_S = 30.0
 _WIDE = 240
 _LOOK_S = 0.2
 _REFRESH_S = 1.0
+_LONGEST_S = 31_536_000  # a year; far longer ones don't fit into the log's format
 
 _claims = options(
     bootstrap_option, option("--claims", default=names.CLAIMS_TOPIC, metavar="TOPIC", help="Claims topic.")
@@ -92,7 +95,7 @@ _shown = options(
 )
 _wait = option(
     "--wait-s",
-    type=click.FloatRange(0, min_open=True),
+    type=click.FloatRange(0, _LONGEST_S, min_open=True),
     default=30.0,
     help="Seconds that the members have to release their partitions.",
 )
@@ -191,7 +194,9 @@ def _pass(watcher: Watcher, seconds: float) -> None:
 @claims_group.command("release")
 @_claims
 @click.option("--group", required=True, callback=checked_group, metavar="GROUP", help="Group to pause.")
-@option("--for-s", type=click.FloatRange(0, min_open=True), default=60.0, help="Length of the pause in seconds.")
+@option(
+    "--for-s", type=click.FloatRange(0, _LONGEST_S, min_open=True), default=60.0, help="Length of the pause in seconds."
+)
 @click.option("--end", is_flag=True, help="End the pause now.")
 @_wait
 def release_command(bootstrap: str, claims: str, group: str, for_s: float, wait_s: float, *, end: bool) -> int:

@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 from harness.claims import GROUP, MemoryLog, Shared
 from harness.programs import until
+from rich.console import Console
 
 from brew.claims.heartbeater import Heartbeater, HeldPartitions
 from brew.claims.log import Entry
@@ -19,6 +20,8 @@ from brew.claims.member import Holding, Membership
 from brew.claims.state import ClaimsView, Table
 from brew.deadline import Deadline
 from brew.errors import Refused
+from downstream.claims.admin import ClaimsSnapshot, PauseRow
+from downstream.claims.commands import tables
 from downstream.claims.ownership import AtLeastOnce, AtMostOnce, ClaimedMember
 from downstream.consume.handler import AssignedPartition, HandlerContext, NotOwned, PartitionBatch, RetryLater
 
@@ -297,3 +300,10 @@ def test_a_member_by_claims_reports_that_others_own_all_only_once_they_do(monkey
     member._held._tokens = {1: 7}
     member._follow_claims()
     assert (member._listener.lost.call_args.args, member._listener.assigned.call_count) == (([1],), 2)
+
+
+def test_a_pause_is_shown_with_the_whole_command_that_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
+    snapshot = ClaimsSnapshot([], [], [PauseRow("my group", "admin", 9.0)])
+    Console(width=240).print(tables(snapshot, "my.claims"))
+    command = "`downstream claims release --claims my.claims --group 'my group' --end`"
+    assert command in capsys.readouterr().out
