@@ -15,6 +15,7 @@ import threading
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyspark
 from py4j.protocol import Py4JError
@@ -98,6 +99,18 @@ def _java(settings: SparkSettings, compilers: Compilers) -> dict[str, str]:
     return conf if settings.local else conf | {"spark.jars": ",".join(jars)}
 
 
+class _OwnContext:
+    """The Spark context that runs of this process have started, and the number of those that use it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.context: SparkContext | None = None
+        self.users = 0
+
+
+_own = _OwnContext()
+
+
 def start(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> SparkSession:
     """
     Start the driver's JVM and a session.
@@ -120,8 +133,9 @@ def borrowed(settings: SparkSettings) -> SparkContext | None:
 
     A run on a borrowed context does not stop it, cancels only its own jobs, and changes no settings or signal handlers.
     """
-    context: SparkContext | None = SparkContext._active_spark_context  # noqa: SLF001 - pyspark has no other way
-    if context is None:
+    with _own.lock:  # pyspark shows a context before it has started
+        context: SparkContext | None = SparkContext._active_spark_context  # noqa: SLF001 - pyspark has no other way
+    if context is None or context is _own.context:
         return None
     local = context.master.startswith("local") and not context.master.startswith("local-cluster")
     _ship(context, settings, local=local)
@@ -154,11 +168,23 @@ def session_of(context: SparkContext) -> SparkSession:
 
 def start_context(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> SparkContext:
     """
-    Start the driver's JVM like `start`, without Spark SQL.
+    Start the driver's JVM like `start`, without Spark SQL; return the running one if another run has started it.
+
+    `end` it once for each call: the last run of this process that uses it stops it.
 
     Raises:
         Refused: the master does not answer.
     """
+    with _own.lock:
+        if _own.context is None:
+            _own.context = _new_context(settings, compilers)
+        else:
+            _ship(_own.context, settings, local=settings.local)
+        _own.users += 1
+        return _own.context
+
+
+def _new_context(settings: SparkSettings, compilers: Compilers) -> SparkContext:
     _check_jars(settings)
     _check_master(settings.master)
     if python := settings.conf.get("spark.pyspark.python"):
@@ -166,13 +192,17 @@ def start_context(settings: SparkSettings, compilers: Compilers = Compilers.FIRS
     elif settings.master.startswith("local"):
         # Otherwise workers on this machine run the first `python3` of PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if SparkContext._gateway is not None:  # noqa: SLF001 - the JVM of a session that was stopped has other settings and jars
+        _end_jvm(SparkContext._gateway, _JVM_EXIT_S)  # noqa: SLF001
     conf = SparkConf().setMaster(settings.master_with_retries).setAll(list(spark_conf(settings, compilers).items()))
     jvm = gateway.start(conf, settings)
     try:
         with _sigint_handler_kept():
             context = SparkContext(conf=conf, gateway=jvm)
     except Exception as error:
-        raise _start_failed(settings, error) from error
+        refused = _start_failed(settings, error)  # asks the JVM for the error's text
+        _end_jvm(jvm, _JVM_EXIT_S)
+        raise refused from error
     _ship(context, settings, local=settings.local)
     return context
 
@@ -255,11 +285,27 @@ def executors(context: SparkContext) -> int | None:
 
 
 def end(context: SparkContext, wait_s: float = 10.0) -> None:
-    """Stop Spark and wait for its JVM to end; kill it if it does not."""
-    process = getattr(context._gateway, "proc", None)  # noqa: SLF001 - pyspark keeps the JVM's process there
+    """Stop Spark and wait for its JVM to end; kill it if it does not. Does nothing while other runs use it, too."""
+    with _own.lock:
+        if context is _own.context:
+            _own.users -= 1
+            if _own.users:
+                return
+            _own.context = None
+        _stop(context, wait_s)
+
+
+def _stop(context: SparkContext, wait_s: float) -> None:
+    jvm = context._gateway  # noqa: SLF001 - pyspark keeps it there
     _release_accumulators(context)
     with contextlib.suppress(Py4JError, OSError):  # a JVM that was killed can't answer
         context.stop()
+    _end_jvm(jvm, wait_s)
+
+
+def _end_jvm(jvm: Any, wait_s: float) -> None:
+    """End the JVM behind a gateway if this process has started it, so that the next context starts its own."""
+    process = getattr(jvm, "proc", None)
     if process is None:
         return
     process.stdin.close()  # the JVM ends at the end of its input
@@ -268,6 +314,8 @@ def end(context: SparkContext, wait_s: float = 10.0) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait(wait_s)
+    if SparkContext._gateway is jvm:  # noqa: SLF001 - pyspark keeps it for the next context
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
 
 
 def _release_accumulators(context: SparkContext) -> None:

@@ -72,3 +72,44 @@ def test_a_run_works_on_the_session_that_is_there_and_leaves_it_as_it_was(stage:
         assert "the Spark session of this process has no Kafka source on its class path" in ran.err
         assert '"org.apache.spark:spark-sql-kafka-0-10_2.13:' in ran.err
     stage.proven(inputs=40)
+
+
+_PIPELINES = """
+import sys, threading
+import brew
+
+bootstrap, input, output = sys.argv[1:]
+
+def pipeline(name, **more):
+    more = {"bootstrap": bootstrap, "master": "local[2]", "transform": lambda record: record, **more}
+    return brew.Pipeline(input=input, output=f"{output}.{name}", **more)
+
+try:
+    pipeline("wrong", conf={"spark.driver.maxResultSize": "wrong"}).run()
+except brew.BrewError as error:
+    print("refused", "maxResultSize" in str(error))
+for reader in ("direct", "connector"):
+    print(reader, pipeline(reader, reader=reader).run().records)
+
+first = pipeline("first").start()
+while first.status.result.records < 40 and first.status.state != "failed":
+    threading.Event().wait(0.1)
+second = pipeline("second", reader="connector").start()
+while second.status.state == "starting":
+    threading.Event().wait(0.1)
+print("first", first.stop().records)
+while second.status.result.records < 40 and second.status.state != "failed":
+    threading.Event().wait(0.1)
+print("second", second.stop().records)
+"""
+
+
+@pytest.mark.usefixtures("quick_jvms")
+def test_pipelines_of_one_process_start_spark_again_and_share_it_while_they_overlap(stage: Stage) -> None:
+    """After a run, or a start that failed, the next one called a JVM that had ended, or one with the old settings."""
+    stage.create(1)
+    stage.seed(40)
+    names = stage.names
+    ran = stage.run([sys.executable, "-c", _PIPELINES, stage.broker.bootstrap, names.input, names.output])
+    assert ran.code == 0, ran.text
+    assert ran.out.splitlines() == ["refused True", "direct 40", "connector 40", "first 40", "second 40"]
