@@ -42,8 +42,8 @@ _MAGIC, _PREFIX_BYTES = 0, 5
 _SAYS_NO, _FAILS = 400, 500
 _NOT_ABOUT_SCHEMAS = {401, 403, 407, 408, 429}
 """Refusals that concern authentication or the request rate."""
-_ANOTHER_SERVERS = {None, SchemaRegistryError.UNKNOWN}
-"""Error codes of an answer that no registry gave: a gateway in front of it answers 404, too, while it is down."""
+_NOT_FOUND, _NOT_FOUND_CODES = 404, range(40400, 40500)
+"""A registry's own codes; a 404 without one is a wrong address, or a gateway in front of a registry that is down."""
 _TIMEOUT_S = 10.0
 _LONGEST = 500
 
@@ -150,9 +150,7 @@ class Codec:
         try:
             yield
         except SchemaRegistryError as error:
-            status = error.http_status_code
-            about_schemas = _SAYS_NO <= status < _FAILS and status not in _NOT_ABOUT_SCHEMAS
-            if about_schemas and error.error_code not in _ANOTHER_SERVERS:
+            if _about_schemas(error):
                 raise
             raise self._unreachable(error) from error
         except Exception as error:
@@ -196,6 +194,15 @@ def _serializer(settings: SchemaSettings, client: SchemaRegistryClient) -> Calla
     if settings.kind == AVRO:
         return AvroSerializer(client, settings.schema, conf=conf)  # type: ignore[no-any-return]
     return JSONSerializer(settings.schema, client, conf=conf)  # type: ignore[no-any-return]
+
+
+def _about_schemas(error: SchemaRegistryError) -> bool:
+    """Return whether a registry refuses a schema, or does not know it; else asking again may help."""
+    status = error.http_status_code
+    if status == _NOT_FOUND:
+        return error.error_code in _NOT_FOUND_CODES
+    has_code = error.error_code not in {None, SchemaRegistryError.UNKNOWN}
+    return has_code and _SAYS_NO <= status < _FAILS and status not in _NOT_ABOUT_SCHEMAS
 
 
 def _raised_by_client(error: Exception) -> bool:

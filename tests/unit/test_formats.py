@@ -115,10 +115,15 @@ def test_a_registry_that_does_not_answer_is_no_records_fault() -> None:
 
 @pytest.mark.parametrize(
     ("status", "body"),
-    [(404, b"<h1>no such backend</h1>"), (404, b'{"message":"no route"}'), (200, b"<h1>back soon</h1>")],
+    [
+        (404, b"<h1>no backend</h1>"),
+        (404, b'{"message":"no route"}'),
+        (404, b'{"error_code":404,"message":"no such path"}'),
+        (200, b"<h1>back soon</h1>"),
+    ],
 )
-def test_an_answer_of_a_gateway_is_no_records_fault(status: int, body: bytes) -> None:
-    """A registry answers in JSON, with an error code of its own; a server in front of it does not."""
+def test_a_wrong_address_or_an_answer_of_a_gateway_is_no_records_fault(status: int, body: bytes) -> None:
+    """A registry answers in JSON, with an error code of its own; a server in front of it, or another path, does not."""
     with http_pages(status, body) as url:
         behind = formats.avro(registry={"url": url, "max.retries": 0}, output="o", schema=CLICK)
         with pytest.raises(RegistryUnreachable, match="does not answer"):
