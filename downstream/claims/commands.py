@@ -7,8 +7,9 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import click
@@ -16,6 +17,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from brew import names
 from brew.claims.messages import WHOLE_TOPIC
@@ -26,6 +28,7 @@ from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.kafka import offsets, topics
 from brew.kafka.clients import admin, reach
+from brew.kafka.cluster import broker_watch
 from brew.kafka.offsets import offsets_at
 from brew.names import ExitCode, checked_topic
 from downstream.claims.admin import ClaimsSnapshot, Filter, Row, Watcher, administrator, pause, set_position
@@ -155,17 +158,27 @@ def watch_command(bootstrap: str, claims: str, group: str | None, topic: str | N
     """
     Show the claims live until Ctrl-C or SIGTERM; with --json, one line per change.
 
+    An outage of the brokers is reported: meanwhile, nobody is heard, and owners look stale.
+
     \b
     Examples:
       python -m downstream claims watch --group brew-ledger
       python -m downstream claims watch --json
     """  # noqa: D301 - click's own mark
-    wanted = Filter(group, topic)
-    with closing(Watcher(_connected(bootstrap, claims), claims)) as watcher:
+    wanted, cluster = Filter(group, topic), _connected(bootstrap, claims)
+
+    def outages(report: Callable[[str], None]) -> AbstractContextManager[None]:
+        return broker_watch(cluster, claims, "nobody is heard, and owners look stale", None, report)
+
+    with closing(Watcher(cluster, claims)) as watcher:
         if as_json:
-            _lines(watcher, wanted)
+            with outages(partial(click.echo, err=True)):
+                _lines(watcher, wanted)
         else:
-            with Live(console=_console(), auto_refresh=False) as live:
+            with (
+                Live(console=_console(), auto_refresh=False) as live,
+                outages(lambda text: live.console.print(Text(text))),
+            ):
                 while True:
                     live.update(tables(watcher.snapshot(wanted), claims), refresh=True)
                     _pass(watcher, _REFRESH_S)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from harness.brokers import Broker
@@ -198,3 +199,22 @@ def test_a_watcher_tells_each_change_once(commands: ClaimsCommands, monkeypatch:
         output = commands.run("watch", "--json", code=STOPPED_EXIT)
     lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     assert [{row["owner"] for row in line["partitions"]} for line in lines] == [{"a"}]
+
+
+def test_a_watcher_says_that_no_broker_answers(commands: ClaimsCommands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All owners looked stale, as if they had died, and nothing said why."""
+
+    @contextmanager
+    def away(*given: Any) -> Iterator[None]:
+        *_, consequence, _, report = given
+        report(f"brokers-away: {consequence}")
+        yield
+
+    def stopped(*_: object) -> None:
+        raise Stopped
+
+    monkeypatch.setattr("downstream.claims.commands.broker_watch", away)
+    monkeypatch.setattr("downstream.claims.commands._pass", stopped)
+    with commands.heartbeater("a"):
+        for words in ([], ["--json"]):
+            assert "brokers-away: nobody is heard" in commands.run("watch", *words, code=STOPPED_EXIT)
