@@ -34,6 +34,8 @@ _OUTCOMES = {"committed": "green", "aborted": "red", "open": "yellow"}
 _PROOFS = {"proven": "green", "violated": "bold red", "inconclusive": "yellow"}
 _LEVELS = " ▁▂▃▄▅▆▇█"
 _FIXED, _WIDE, _NARROW = 78, 100, 24
+_LEAST = 70  # below, a column of each kind would lose its numbers and names
+_KEPT = ("p", "state", "to read", "position")
 _TRANSACTIONS = 6
 _SPARK = 16
 
@@ -94,13 +96,16 @@ def _source_line(source: SourceStatus) -> Text:
 def _table(view: View, width: int, room: int) -> RenderableType:
     drawn = Table.grid(padding=(0, 1))
     heads = ["p", "state", "what it does", "rate/s", "to read", "position", "last transaction", "tail"]
-    for name in heads:
-        drawn.add_column(justify="right" if name in {"p", "rate/s", "to read", "position"} else "left", no_wrap=True)
     wide = width >= _WIDE
-    drawn.add_row(*(Text(name, "dim") for name in (heads if wide else heads[:-1])))
+    kept = [number for number, name in enumerate(heads if wide else heads[:-1]) if width >= _LEAST or name in _KEPT]
+    for number in kept:
+        right = heads[number] in {"p", "rate/s", "to read", "position"}
+        drawn.add_column(justify="right" if right else "left", no_wrap=True)
+    drawn.add_row(*(Text(heads[number], "dim") for number in kept))
     shown = [*view.unhealthy(), *(row for row in view.rows if row.state not in UNHEALTHY)]
     for row in shown[:room]:
-        drawn.add_row(*_cells(row, width - _FIXED if wide else 0, width))
+        texts = _cells(row, width - _FIXED if wide else 0, width)
+        drawn.add_row(*(texts[number] for number in kept if number < len(texts)))
     if len(shown) <= room:
         return drawn
     return Group(drawn, Text(f"and {len(shown) - room:,} more, in no worse state", "dim"))
