@@ -241,6 +241,9 @@ def _not_found(history: OrderHistory) -> tuple[DeliveryStatus, str]:
         return DeliveryStatus.IN_FLIGHT, f"written, and its transaction is still open{tried}"
     if source is not None and not source.view.visible:
         return DeliveryStatus.NOT_VISIBLE, f"not visible on the input: {source.view.rule}"
+    if not history.done and source is None:
+        why = "the input record was deleted before the group had committed an offset past it, and no copy was found"
+        return DeliveryStatus.NOT_FOUND, f"{why}{tried}"
     if not history.done:
         return DeliveryStatus.NOT_READ, f"not committed yet{tried}; the next attempt processes it"
     if history.dropped:

@@ -129,6 +129,7 @@ TWO_PRODUCERS = f"in 2 transactions of g:in:0 and producer 9: {TWO_GROUPS}"
 BY_US = "committed by g:in:0"
 ALL_PLAIN = "all written outside of transactions: by another program"
 OLDER = "committed, but readers wait for an older open transaction"
+UNREAD = "the input record was deleted before the group had committed an offset past it, and no copy was found"
 GONE = "the committed offset is past it, no copy was found, and"
 MISSING = (
     "the committed offset is past it, and no committed copy exists: the offset was reset to a later one, "
@@ -165,6 +166,8 @@ MOVED = (
         (history(ABORTED, position=41), "lost", MISSING),
         (replace(history(), complete=False), "not-found", f"{GONE} a part of the output logs was deleted"),
         (history(source=None), "not-found", f"{GONE} the input record was deleted"),
+        (history(position=None, source=None), "not-found", UNREAD),
+        (history(ABORTED, position=40, source=None), "not-found", f"{UNREAD}, 1 attempt aborted"),
         (history(position=40, source=OPEN), "not-visible", "not visible on the input: a rule"),
         (history(source=OPEN), "not-visible", "not visible on the input: a rule"),
         (history(source=ABORTED), "not-visible", "the input record itself was aborted, so it is not to be delivered"),
