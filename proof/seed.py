@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -18,8 +19,9 @@ from brew.deadline import Deadline, retry_until
 from brew.errors import Fatal, Refused, UsageError
 from brew.kafka import offsets, topics
 from brew.kafka.clients import KafkaError, KafkaException, Message, Producer, admin, mapped, producer
+from brew.kafka.log_reader import scan
 from brew.kafka.transaction import connect_early, fenced
-from brew.names import quantity
+from brew.names import READ_UNCOMMITTED, quantity
 
 TIERS = (b"gold", b"silver", b"bronze", b"standard")
 _ITEMS = ("espresso", "flat white", "cortado", "cappuccino", "cold brew", "filter", "mocha", "chai latte")
@@ -27,6 +29,8 @@ _VARIANTS = 1024
 _OPENING_DAY = datetime(2026, 1, 1, 6, 0, tzinfo=UTC)
 Order = tuple[bytes, bytes | None]
 _CHUNK = 10_000
+_LAST_ORDERS = 200
+_KEY = re.compile(rb"(?:gold|silver|bronze|standard)-(?:[a-z]+-)?([0-9]{6,15})")
 _MOST_PER_TRANSACTION = 100
 Record = tuple[int, Order]
 """Partition and order."""
@@ -327,10 +331,19 @@ def _leave_open(connection: Connection, plan: Seeding, partitions: int, timeout_
 
 
 def next_number(connection: Connection, topic: str, deadline: Deadline) -> int:
-    """Return a number above those of the topic's orders: each has an offset, so the sum of log ends is enough."""
+    """
+    Return a number above those of the topic's orders.
+
+    Each has an offset, so the sum of log ends is enough, unless an earlier seed had a higher start, or was interrupted
+    when one partition had later orders than another. So each partition's last orders are read, too.
+    """
     client = admin(connection)
     partitions = topics.describe_one(client, topic, deadline).partitions
-    return sum(log.end for log in offsets.log_offsets(client, topic, range(partitions), deadline).values())
+    logs = offsets.log_offsets(client, topic, range(partitions), deadline)
+    last = {p: (max(log.first, log.end - _LAST_ORDERS), log.end) for p, log in logs.items()}
+    keys = (record.key() or b"" for batch in scan(connection, topic, last, READ_UNCOMMITTED) for record in batch)
+    above = [int(known[1]) + 1 for key in keys if (known := _KEY.fullmatch(key))]
+    return max([sum(log.end for log in logs.values()), *above])
 
 
 def resolve(connection: Connection, transactional_id: str, deadline: Deadline) -> None:

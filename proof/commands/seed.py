@@ -190,7 +190,7 @@ def topics(bootstrap: str, partitions: int, as_json: bool, **named: str) -> None
 @bootstrap_option
 @topic_option("--topic", names.INPUT_TOPIC, "Topic to write the orders to.")
 @plain_option("--count", "Number of orders to write, without aborted ones.", type=_COUNT, required=True)
-@plain_option("--start", "Number of the first order  [default: sum of the topic's log end offsets]", type=_NATURAL)
+@plain_option("--start", "Number of the first order  [default: one above the topic's orders]", type=_NATURAL)
 @typed_option("--seed", int, 0, "Random seed; equal seeds give equal orders.")
 @typed_option("--bad-every", _NATURAL, 0, "Make every Nth order invalid; 0 means none.", show_default=False)
 @flag(

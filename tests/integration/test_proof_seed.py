@@ -102,6 +102,15 @@ def test_a_second_seeding_goes_on_with_fresh_numbers(commands: ProofCommands) ->
     assert len({record.key() for batch in batches for record in batch}) == 60
 
 
+def test_a_seeding_after_an_interrupted_one_goes_on_above_the_last_order_that_arrived(commands: ProofCommands) -> None:
+    """One partition had order 90, and what was queued for the others was dropped: keys came out twice."""
+    commands.create()
+    commands.seed(1, "--start", "90")
+    assert commands.seed(4)["first"] == 91
+    commands.seed(8, "--transactional", "--start", "500")
+    assert commands.seed(1)["first"] >= 508
+
+
 def test_aborted_transactions_come_on_top_of_the_count(commands: ProofCommands) -> None:
     """The visible orders are as many as asked for, and one partition holds none of them."""
     commands.create()
