@@ -428,6 +428,64 @@ def test_a_dead_letter_carries_all_of_its_input_and_says_why(changed: dict[str, 
     assert complaint is None if wrong is None else (complaint or "").startswith(wrong)
 
 
+def matched(*rows: tuple[str, Record], inputs: tuple[int, ...] = (5,), committed: int = 9) -> Checker:
+    """Downstream records (topic, record), and then these offsets of the input."""
+    checker = Checker(BrokerFacts("in", "out", "dlq", {0: LogOffsets(5, 9, 9)}, {0: committed}, 1))
+    checker.offsets.begin(0)
+    checker.batches("out", 0, [batch(0, 3), batch(3, marker="commit")])
+    for topic, row in rows:
+        (checker.output if topic == "out" else checker.dead_letters)([row])
+    checker.input([INPUT._replace(offset=offset) for offset in inputs])
+    return checker
+
+
+@pytest.mark.parametrize(
+    ("topic", "changed", "wrong"),
+    [
+        ("out", {}, None),
+        ("out", {"created": None}, None),
+        ("out", {"key": b"x"}, "key is b'x', should be b'gold-1'"),
+        ("dlq", {}, "the value differs from the input's"),
+    ],
+)
+def test_what_comes_before_its_input_is_compared_as_well(
+    topic: str, changed: dict[str, Any], wrong: str | None
+) -> None:
+    """Also a perfect output in the topic of the dead letters."""
+    corrupt = [] if wrong is None else [Finding(Name.CORRUPT, topic, 0, 0, f"source in[0] offset 5: {wrong}")]
+    assert matched((topic, out(**changed))).found.first() == corrupt
+
+
+@pytest.mark.parametrize("inputs", [(5, 7), (5,)])
+def test_what_comes_before_an_input_that_does_not_exist_is_named_with_place_and_source(inputs: tuple[int, ...]) -> None:
+    """As soon as a later input shows it, or at the input's end."""
+    ghost = out(headers=SourcePosition("in", 0, 6).headers())
+    checker = matched(("out", ghost), inputs=inputs)
+    assert bool(checker.found.first()) is (7 in inputs)
+    checker.input_ended()
+    evidence = "its source in[0] offset 6 is not a visible record (aborted, or never written)"
+    assert checker.found.first() == [Finding(Name.PHANTOM, "out", 0, 0, evidence)]
+
+
+def test_inputs_behind_the_end_of_the_outputs_are_lost_and_those_behind_the_commit_wait() -> None:
+    checker = matched(committed=7, inputs=())
+    checker.downstream_ended()
+    checker.input([INPUT._replace(offset=offset) for offset in (5, 6, 7, 8)])
+    lost = [Finding(Name.LOST, "in", 0, offset, "neither on out nor dlq") for offset in (5, 6)]
+    assert (checker.found.first(), checker.in_flight, checker.report().backlog) == (lost, 0, 2)
+
+
+def test_a_torn_transaction_counts_each_record_once_however_it_was_matched() -> None:
+    """The first comes before its input, the second is no exact copy."""
+    checker = matched(("out", out()), inputs=(5, 6, 7))
+    for offset, created in ((6, None), (7, 1000)):
+        headers = [("trace", b"1"), *SourcePosition("in", 0, offset).headers()]
+        checker.output([out(offset=offset - 5, headers=headers, created=created)])
+    checker.finish()
+    (torn,) = checker.found.first()
+    assert torn.evidence.startswith("3 visible records with sources 5 to 7 of in[0]: no offset commit")
+
+
 def test_a_field_that_is_overwritten_missing_or_added_is_named_from_either_side() -> None:
     """With the same text behind it, an input would have the field twice, and the last one counts."""
     value = VALUE[:-1] + b',"loyalty_discount":9}'
