@@ -173,6 +173,8 @@ def test_an_output_whose_source_retention_took_is_unverifiable() -> None:
     history.logs[0] = LogOffsets(first, history.logs[0].last_stable, history.logs[0].end)
     report = history.report()
     assert (report.verdict, report.unverifiable) == (Verdict.INCONCLUSIVE, 4)
+    (doubt,) = report.doubts
+    assert doubt.startswith("the sources of 4 outputs are below the input's log start (retention) and can't be ")
 
 
 def test_missing_output_behind_an_open_transaction_is_a_doubt_not_a_loss() -> None:
