@@ -152,6 +152,8 @@ def test_a_reader_that_saw_what_the_log_holds_is_right() -> None:
     assert judged(read(runs=[Run(2, 0, 102, 2)]), read(runs=[Run(4, 0, 104, 2), ALL[1]]), final()) == []
     assert judged(read(runs=[Run(5, 0, 0, 1)])._replace(step=Step.COMMIT)) == []
     assert judged(read(), read(partition=None)) == []
+    second = {("out", 1): layout((2, 0, 9))}
+    assert judged(read(partition=None, runs=[Run(2, 0, 0, 1)]), layouts=second) == [], "an entry of no partition"
     assert judged(read(runs=[Run(2, -1, -1, 4)])) == [], "a record without a source is compared by its place alone"
     retained = {("out", 0): layout((2, 0, 9), first=2)}
     assert judged(read(runs=[Run(0, 0, 7, 3)]), layouts=retained) == [], "below the log's first offset nothing is known"
