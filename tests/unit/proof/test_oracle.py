@@ -132,9 +132,12 @@ def test_a_justified_rejection_passes(reason: Reason, value: bytes | None) -> No
     assert unjustified(reason, value) is None
 
 
-@pytest.mark.parametrize("value", [b'{"customer_id":7}', b"[]"])
-def test_a_customer_that_is_there_and_no_order_at_all_are_other_reasons(value: bytes) -> None:
-    assert unjustified(Reason.NO_CUSTOMER_ID, value) is not None
+@pytest.mark.parametrize(
+    ("value", "has"),
+    [(b'{"customer_id":7}', "has one"), (b"[]", "is not an object"), (b'{"customer_id":""', "is not JSON")],
+)
+def test_a_customer_that_is_there_and_no_order_at_all_are_other_reasons(value: bytes, has: str) -> None:
+    assert unjustified(Reason.NO_CUSTOMER_ID, value) == f"rejected as no-customer-id, but the input {has}"
 
 
 @pytest.mark.parametrize("reason", list(Reason))
