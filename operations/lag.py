@@ -265,7 +265,7 @@ def sink_of(committed: Committed | None) -> SinkTransactionalId | None:
 
 
 def sink_position(snapshots: Sequence[PartitionSnapshot]) -> dict[str, Any] | None:
-    """Return the next batch and the query if the group is a sink's; None for any other group."""
+    """Return the next batch, the query and whether `start_at` set it if the group is a sink's; None for others."""
     committed = snapshots[0].committed
     if committed is None:
         return None
@@ -273,13 +273,15 @@ def sink_position(snapshots: Sequence[PartitionSnapshot]) -> dict[str, Any] | No
         mark = PositionMetadata.parse(committed.metadata)
     except ValueError:
         return None
-    return None if mark is None else {"next_batch": committed.offset, "query": mark.query}
+    query = None if mark is None else mark.query
+    return {"next_batch": committed.offset, "query": query, "by_start_at": mark is None}
 
 
 def _of_sink(group: str, sink: Mapping[str, Any]) -> str:
     query = "write() of a batch job" if sink["query"] is None else f"query {sink['query']}"
+    origin = "set by start_at" if sink["by_start_at"] else f"of {query}"
     return (
-        f"group {group} holds the position of a sink (the next batch is {sink['next_batch']}, of {query}) and has no "
+        f"group {group} holds the position of a sink (the next batch is {sink['next_batch']}, {origin}) and has no "
         "lag; set --group to the sink's source_group, and --input to the topic that its query reads"
     )
 

@@ -15,6 +15,7 @@ from brew.deadline import Deadline
 from brew.errors import KafkaFailure, Refused
 from brew.names import SinkTransactionalId
 from brew.offsets import Committed, LogOffsets
+from brew.sink.position import BY_HAND
 from operations import lag
 from operations.lag import document_of, lag_table, late, sink_of, sink_position
 from operations.partition_state import PartitionSnapshot, Remaining, RemainingRecordsCounter, classify
@@ -234,14 +235,17 @@ def test_the_lag_in_seconds_is_the_age_of_the_first_record_that_is_left_and_an_a
         (None, None),
         (Committed(17, ""), None),
         (Committed(17, "topic-id=abc"), None),
-        (Committed(17, '{"query":"q","offsets":"a","topic":"t"}'), {"next_batch": 17, "query": "q"}),
-        (Committed(17, '{"query":null,"offsets":"","topic":"t"}'), {"next_batch": 17, "query": None}),
+        (Committed(17, '{"query":"q","offsets":"a","topic":"t"}'), ("q", False)),
+        (Committed(17, '{"query":null,"offsets":"","topic":"t"}'), (None, False)),
+        (Committed(17, BY_HAND), (None, True)),
     ],
 )
 def test_a_group_that_is_a_sinks_position_is_told_as_one(
-    committed: Committed | None, position: dict[str, object] | None
+    committed: Committed | None, position: tuple[str | None, bool] | None
 ) -> None:
-    assert sink_position([PartitionSnapshot(0, LogOffsets(0, 9, 9), committed, Remaining(9))]) == position
+    found = sink_position([PartitionSnapshot(0, LogOffsets(0, 9, 9), committed, Remaining(9))])
+    known = None if position is None else {"query": position[0], "by_start_at": position[1]}
+    assert found == (None if known is None else {"next_batch": 17, **known})
 
 
 def test_a_source_offset_names_the_sink_that_committed_it_and_another_programs_names_none() -> None:
