@@ -19,11 +19,12 @@ from brew.errors import UsageError
 from brew.kafka.log_reader import LogRecord
 from brew.kafka.transactions_admin import open_transactions_admin
 from brew.load import load
-from brew.names import ExitCode
+from brew.names import ExitCode, SinkTransactionalId
 from brew.offsets import SinkBatch, SourcePosition
 from operations.explain.search import OrderSearch, OrderTopics, related_records
 from operations.explain.verdict import BROKEN, Copy, OrderHistory, Verdict, delivery_status, order_id, verdict
 from operations.options import advised, connected, json_option, pipeline_options, print_json, progress, show, table
+from operations.record_status import RecordState
 
 _STYLES = {"committed": "green", "plain": "green", "aborted": "dim", "open": "yellow"}
 
@@ -144,7 +145,7 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
     Takes a key, an order_id, or a record of the input, an output or the dead-letter topic. It reads the logs, which
     takes long if they are long; --since limits the search for a key or order_id. Several records are compared: they may
     be written twice by upstream, delivered twice by the pipeline, or replayed from the dead letters. For a record of a
-    sink (set --output to its topic), it shows the sink and the batch.
+    sink (set --output to its topic, but not --input), it shows the sink and the batch.
 
     \b
     Examples:
@@ -168,7 +169,9 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
         tracer = OrderSearch(connection, order_topics, transactions, report, function)
         if position is not None:
             tracer.check(position.topic)
-            if (written := tracer.sink_record(position)) is not None:
+            # A pipeline's input may be a sink's topic; the question is then what became of the record.
+            written = None if position.topic == order_topics.input else tracer.sink_record(position)
+            if written is not None:
                 return _sink_record(what, *written, tracer.unavailable, as_json=as_json)
         tracer.check(order_topics.input)
         if position is None:
@@ -204,13 +207,26 @@ def _position(what: str, order_topics: OrderTopics) -> SourcePosition | None:
 
 def _sink_record(what: str, batch: SinkBatch, copy: Copy, unavailable: list[str], *, as_json: bool) -> ExitCode:
     """Print a sink's record; its query may have made it from any number of records, so no source can be named."""
-    summary, record = {"what": what, "unavailable": unavailable}, _copy(copy)
+    summary, record, copied = {"what": what, "unavailable": unavailable}, _copy(copy), has_copied_headers(batch, copy)
     if as_json:
-        print_json(summary | {"sink": batch.name, "batch": batch.number, "record": record})
+        print_json(summary | {"sink": batch.name, "batch": batch.number, "copied": copied, "record": record})
     else:
-        head = Text(f"{copy.location}: written by ").append(printable(str(batch)), "bold")
+        said = "copied by another program, with its headers, from " if copied else "written by "
+        head = Text(f"{copy.location}: {said}").append(printable(str(batch)), "bold")
         show(head, _copies([record]), *remarks(summary | {"verdict": None}))
     return ExitCode.DONE
+
+
+def has_copied_headers(batch: SinkBatch, copy: Copy) -> bool:
+    """Return whether a sink's headers are in a record that it did not write; False if its writer is unknown."""
+    if copy.written.state is RecordState.PLAIN:
+        return True  # a sink writes in transactions only
+    if copy.transactional_id is None:
+        return False
+    try:
+        return SinkTransactionalId.parse(copy.transactional_id).name != batch.name
+    except ValueError:
+        return True
 
 
 def _named(what: str, *, by_id: bool) -> Callable[[LogRecord], bool]:

@@ -281,9 +281,13 @@ def test_explain_and_xray_tell_which_batch_wrote_a_record_and_lag_that_a_sinks_g
     it.run(it.copied(), it.sink())
     output = it.stage.names.output
     record = it.stage.records(output)[0]
-    report = json_of(it.stage, "explain", f"{output}/{record.partition()}/{record.offset()}")
+    place = f"{output}/{record.partition()}/{record.offset()}"
+    report = json_of(it.stage, "explain", place)
     assert (report["sink"], report["batch"], report["record"]["fate"]) == (it.name, 0, "committed")
+    assert report["copied"] is False
     assert report["record"]["transactional_id"] == f"{it.name}:{output}:sink"
+    downstream = ("--input", output, "--output", it.stage.names.input, "--group", f"{it.name}.downstream")
+    assert json_of(it.stage, "explain", place, *downstream)["orders"][0]["answer"] == "not-read"
     strips = json_of(it.stage, "xray", "--topic", output)["strips"]
     sinks = [run["sink"] for strip in strips for run in strip["runs"] if run["kind"] == "committed"]
     assert sinks == [{"name": it.name, "batch": 0}] * len(sinks) != []

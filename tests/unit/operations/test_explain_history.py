@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 from typing import Any
 
 import pytest
 from harness.xray_logs import batch, marker
+from rich.console import Console
 
 from brew.cluster import RawBatch
 from brew.errors import UsageError
-from brew.offsets import LogOffsets, SourcePosition
-from operations.explain.command import since
+from brew.offsets import LogOffsets, SinkBatch, SourcePosition
+from operations.explain.command import has_copied_headers, since
 from operations.explain.verdict import BROKEN, Copy, Order, OrderHistory, delivery_status, link_replays
+from operations.options import table
 from operations.record_status import RecordState, RecordStateFinder, RecordWriter, Visibility, visibility
 
 
@@ -228,3 +231,29 @@ def test_times_are_spans_or_dates() -> None:
     assert since("1900-01-01", 0.0) == since("30000d", 1_000_000.0) == 0
     with pytest.raises(UsageError, match="yesterday"):
         since("yesterday", 0.0)
+
+
+def sinks_copy(state: str, transactional_id: str | None) -> Copy:
+    return Copy("sink", "out", 0, 5, wrote(state, 7, 3), Visibility(True, "yes"), transactional_id)
+
+
+@pytest.mark.parametrize(
+    ("copy", "copied"),
+    [
+        (sinks_copy("committed", "a:revenue:out:sink"), False),
+        (sinks_copy("committed", "a:revenue:positions:sink"), False),
+        (sinks_copy("committed", None), False),
+        (sinks_copy("committed", "revenue:out:sink"), True),
+        (sinks_copy("committed", "mirror"), True),
+        (sinks_copy("plain", None), True),
+    ],
+)
+def test_a_sinks_headers_in_a_record_of_another_writer_were_copied(copy: Copy, copied: bool) -> None:
+    assert has_copied_headers(SinkBatch("a:revenue", 4), copy) is copied
+
+
+def test_names_with_brackets_are_shown_whole() -> None:
+    """Rich took `[a]` of a transactional id for its markup."""
+    console = Console(width=100, file=StringIO())
+    console.print(table(["transaction"], [["revenue [a]:out:sink"]]))
+    assert "revenue [a]:out:sink" in console.file.getvalue()  # type: ignore[attr-defined]
