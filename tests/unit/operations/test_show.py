@@ -19,7 +19,7 @@ from brew.errors import Retriable, Unreachable
 from brew.offsets import LogOffsets
 from brew.signals import Stopped
 from operations import show
-from operations.show import Reader, RecordQuery, _merged, content_document, lines, marker_document
+from operations.show import Reader, RecordQuery, _merged, content_document, lines, marker_document, record_document
 from operations.xray.model import RunBuilder
 
 
@@ -103,6 +103,20 @@ def test_a_record_without_a_timestamp_is_shown_without_one() -> None:
 def test_bytes_say_whether_they_are_text(content: bytes | None, document: dict[str, object]) -> None:
     """Invalid UTF-8, lone surrogates among it, is base64 and not a replaced character."""
     assert content_document(content) == document
+
+
+def test_a_record_whose_headers_can_not_be_read_is_shown_without_them() -> None:
+    """The client library fails at a name that is not UTF-8; unguarded, it ended the process by SIGSEGV."""
+
+    def headers() -> list[tuple[str, bytes | None]]:
+        raise SystemError("returned a result with an exception set")
+
+    known = {"partition": 0, "offset": 1, "timestamp": (0, 1), "key": b"k", "value": b"v"}
+    record: Any = SimpleNamespace(**{name: lambda value=value: value for name, value in known.items()}, headers=headers)
+    document = record_document("out", record, None)
+    assert (document["key"], document["headers"]) == ({"text": "k"}, None)
+    Console(file=(out := io.StringIO()), width=200).print(lines([document]))
+    assert "(unreadable: a name is not UTF-8)" in out.getvalue()
 
 
 def test_nothing_that_a_terminal_could_take_for_a_command_is_printed() -> None:
