@@ -7,8 +7,10 @@ import pytest
 from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import DIRECT, READERS, Stage, Status
+from kafka import KafkaProducer
 
 from brew.deadline import Deadline
+from brew.errors import Refused
 from brew.kafka import topics
 from brew.kafka.clients import producer
 from brew.kafka.log_reader import LogRecord
@@ -110,6 +112,30 @@ def test_bad_records_of_every_reason_go_to_the_dead_letters_unchanged(stage: Sta
 
 
 @PROOF_ALONE
+class RawName(str):
+    """A header's name whose bytes are no UTF-8; the Java client can't write one, clients in C and Go can."""
+
+    __slots__ = ()
+
+    def encode(self, *_: str) -> bytes:
+        return b"na\xff"
+
+
+def test_a_header_with_a_name_that_is_not_utf_8_is_refused_by_place_or_read(stage: Stage) -> None:
+    """confluent-kafka can't read it: the process could end by SIGSEGV. Spark's client replaces what it can't decode."""
+    stage.create(1)
+    writer = KafkaProducer(bootstrap_servers=stage.broker.bootstrap)
+    writer.send(stage.names.input, good(1), b"gold-1", headers=[(RawName("name"), b"v")]).get(20)
+    writer.close()
+    if stage.reader == DIRECT:
+        with pytest.raises(Refused, match="record at offset 0 of input partition 0 has a header"):
+            stage.drain("--patience", "2")
+        assert stage.outputs() == 0
+    else:
+        stage.drain()
+        assert dict(by_source(stage.records(stage.names.output))[0, 0].headers() or ())["na\ufffd"] == b"v"
+
+
 def test_a_dead_letter_changed_by_hand_turns_the_proof_red(stage: Stage) -> None:
     """Bytes unchanged is checked, not believed."""
     stage.create(1)

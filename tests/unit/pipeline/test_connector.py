@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from brew.attempt import Job
 from brew.connection import Connection
 from brew.driver import micro_batches
+from brew.errors import Refused
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
@@ -125,3 +126,13 @@ def test_a_function_can_not_change_the_headers_that_it_was_given() -> None:
     (rows,) = connector._rows([pa.record_batch(columns)], 3)
     assert (direct, rows.headers) == (tuple(given), [tuple(given)])
     assert rows_of([log_record(7), log_record(8, headers=[])]).headers == [None, None]
+
+
+@pytest.mark.parametrize(
+    "raised", [SystemError("returned a result with an exception set"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "")]
+)
+def test_the_record_whose_headers_the_client_can_not_read_is_named(raised: Exception) -> None:
+    unreadable = log_record(8, 3)
+    unreadable.headers = Mock(side_effect=raised)
+    with pytest.raises(Refused, match=r"record at offset 8 of input partition 3 .* group's offset to 9"):
+        rows_of([log_record(7, 3), unreadable])
