@@ -212,7 +212,8 @@ class Profiles:
     """
     All visible records of the profiles' topic, by customer and partition: their offsets and tiers.
 
-    ``untold`` counts outputs whose profile is gone, ``malformed`` records that are not a profile.
+    ``untold`` counts outputs whose profile is gone, ``malformed`` records that are not a profile, ``before_growth``
+    outputs without a profile that name fewer partitions than the topic has now.
     """
 
     def __init__(self, topic: str, logs: Mapping[int, LogOffsets]) -> None:
@@ -220,7 +221,7 @@ class Profiles:
         self._offsets = {partition: array("q") for partition in logs}
         self._history: dict[bytes, tuple[int, ...] | int] = {}
         self._count = len(logs)
-        self.untold = self.malformed = self.profiled = self.unprofiled = 0
+        self.untold = self.malformed = self.profiled = self.unprofiled = self.before_growth = 0
         self._first_untold = ""
 
     def take(self, rows: Iterable[Row]) -> None:
@@ -298,11 +299,15 @@ class Profiles:
     def _none(self, customer: object, text: bytes) -> TierCheck:
         """Check that there was no profile when the partitions had been read up to `none <offset>,<offset>,...`."""
         self.unprofiled += 1
-        read = _numbers(text.removeprefix(NO_PROFILE).strip().split(b","), self._count)
+        words = text.removeprefix(NO_PROFILE).strip().split(b",")
+        read = _numbers(words, min(len(words), self._count))
         if -1 in read:
             return TierCheck(
                 wrong=f"{PROFILE_OFFSET} is {text!r}, but needs {quantity(self._count, 'offset')}, one per partition"
             )
+        if len(read) < self._count:
+            self.before_growth += 1
+            read += [0] * (self._count - len(read))
         history = self._of(customer)
         before = {p: [one for one in some if one[0] < read[p]] for p, some in history.items()}
         last = {p: some[-1] for p, some in before.items() if some}
@@ -331,10 +336,14 @@ class Profiles:
 
     @property
     def notes(self) -> list[str]:
-        if not self.malformed:
-            return []
-        unread = quantity(self.malformed, "record")
-        return [f"{unread} of {self._topic} can't be parsed as a profile; their customers have none"]
+        notes = []
+        if self.malformed:
+            unread = quantity(self.malformed, "record")
+            notes.append(f"{unread} of {self._topic} can't be parsed as a profile; their customers have none")
+        if self.before_growth:
+            outputs = quantity(self.before_growth, "output")
+            notes.append(f"{outputs} without a profile: made with fewer partitions than {self._topic} has now")
+        return notes
 
     @property
     def counts(self) -> dict[str, int]:

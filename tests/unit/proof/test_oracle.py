@@ -212,6 +212,17 @@ def test_without_a_profile_only_standard_is_right() -> None:
     assert profiles.counts == {"profiled": 0, "unprofiled": 3}
 
 
+def test_an_output_made_before_the_topic_got_partitions_is_right() -> None:
+    """A run reads new partitions after its next start, and it may have ended before they were there."""
+    logs = {partition: LogOffsets(0, 10, 10) for partition in range(3)}
+    profiles = Profiles("profiles", logs)
+    profiles.take([(0, 4, b"c-1", profile("c-1", "gold"), [], 0), (2, 0, b"c-1", profile("c-1", "gold"), [], 0)])
+    assert wrong(profiles, "standard", b"none 4,7") is None
+    assert "had one at 0/4" in (wrong(profiles, "standard", b"none 5") or "")
+    assert "needs 3 offsets" in (wrong(profiles, "standard", b"none 1,1,1,1") or "")
+    assert profiles.notes == ["2 outputs without a profile: made with fewer partitions than profiles has now"]
+
+
 def test_an_output_that_names_no_profile_or_has_no_value_is_wrong() -> None:
     profiles = read([GOLD_PROFILE])
     for header in (("profile", b"0/4"), (PROFILE_OFFSET, None)):
