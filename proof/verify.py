@@ -16,11 +16,12 @@ from itertools import islice
 from pathlib import Path
 
 from brew.acl import COMMITS_READ, Denial, denial_in
+from brew.cli import journal_entries
 from brew.cluster import OFFSETS_TOPIC, OffsetBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, Refused
-from brew.journal import Entry, entries
+from brew.journal import Entry
 from brew.kafka import offsets, topics
 from brew.kafka.clients import AdminClient, admin
 from brew.kafka.cluster_admin import coordinator_partition
@@ -381,7 +382,7 @@ def _holders(connection: Connection, claim: PipelineUnderTest, logs: Snapshot, d
 
 
 def _entries(asked: VerifyOptions) -> Iterator[Entry]:
-    return iter(()) if asked.journals is None else entries(asked.journals)
+    return iter(()) if asked.journals is None else journal_entries(asked.journals, "--journals")
 
 
 def _files(asked: VerifyOptions) -> Iterator[Path]:

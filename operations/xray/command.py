@@ -12,12 +12,11 @@ from typing import Any
 import click
 from rich.console import Console
 
-from brew.cli import bootstrap_option, option
+from brew.cli import bootstrap_option, journal_entries, option
 from brew.cluster import OFFSETS_TOPIC
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, Refused, UsageError
-from brew.journal import entries
 from brew.kafka import topics
 from brew.kafka.clients import AdminClient, admin
 from brew.kafka.kafka_python import RawLogs, raw_logs
@@ -80,7 +79,7 @@ class XrayCollector:
         Raises:
             Refused: none of the topics exists, or a log holds batches in a format without transactions.
         """
-        attempts, events = ([], []) if self.journal is None else read(entries(self.journal))
+        attempts, events = ([], []) if self.journal is None else read(journal_entries(self.journal, "--journal"))
         with raw_logs(self.connection, Deadline(_ASK_S)) as raw:
             strips = list(self._strips(raw))
             for strip in strips:

@@ -56,6 +56,7 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 _THERE = click.Path(path_type=Path, exists=True)
 _FOLDER_THERE = click.Path(path_type=Path, file_okay=False, exists=True)
 _VERIFY_ASK_S = 60.0
+_SPAN_S, _TIME_S = click.FloatRange(0), click.FloatRange(0, 253_402_300_799)  # up to the year 9999
 
 
 def journal_records(
@@ -235,8 +236,10 @@ _count_option = partial(repeatable, metavar="NAME=N", callback=_counts)
 @plain_option(
     "--strict/--no-strict", "Require one transaction per producer epoch, as the pipeline guarantees.", default=True
 )
-@repeatable("--healed-at", "Time when a fault ended, in seconds since the epoch; repeatable.", "SECONDS", type=float)
-@plain_option("--bound-s", "Maximum time from each --healed-at to the next commit.", "SECONDS", type=float)
+@repeatable("--healed-at", "Time when a fault ended, in seconds since the epoch; repeatable.", "SECONDS", type=_TIME_S)
+@plain_option(
+    "--bound-s", "Maximum time from each --healed-at to the next commit.", "SECONDS", type=click.FloatRange(0)
+)
 @_count_option("--need needed", "Minimum of a count, below which the verdict is inconclusive; repeatable.")
 @_count_option("--fired", "Count that the caller observed, to be compared with --need; repeatable.")
 @repeatable(

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from brew.cli import journal_entries
+from brew.errors import UsageError
 from brew.journal import Journal, Phase, Run, Step, entries, runs
 
 
@@ -26,6 +30,16 @@ def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-4])
     assert [one.step for one in entries(tmp_path)] == [Step.FENCE]
+
+
+@pytest.mark.parametrize(
+    "line", [b"garbage\n", b"\xff\n", b"{}\n", b"[]\n", b'{"at":1,"who":"w","pid":1,"step":"x","phase":"done"}\n']
+)
+def test_a_file_that_is_no_journal_is_refused_by_name(tmp_path: Path, line: bytes) -> None:
+    """It was a stack trace and exit code 1, which means that `verify` has found a violation."""
+    (tmp_path / "other.jsonl").write_bytes(line)
+    with pytest.raises(UsageError, match=r"--journals is .* is not a journal entry .*; name a directory"):
+        list(journal_entries(tmp_path, "--journals"))
 
 
 def test_runs_fold_records_that_follow_each_other_on_both_sides() -> None:

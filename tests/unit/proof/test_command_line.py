@@ -21,6 +21,7 @@ from proof.__main__ import proof
         *("proof seed --count many", "proof seed", "proof seed --count 5 --markers-only-partition 1"),
         *("proof seed --count 5 --topic no/name", "proof seed --count 5 --abort-every 1"),
         *("proof topics --partitions 0", "proof verify --nonsense", "proof nothing"),
+        *("proof verify --healed-at nan", "proof verify --healed-at 1e300", "proof verify --bound-s nan"),
         "downstream count --isolation maybe",
     ],
 )
