@@ -133,6 +133,16 @@ def replay_log_value(group: str, source: str, partition: int, count: int) -> byt
     return orjson.dumps({"group": group, "to": source, "partition": partition, "count": count})
 
 
+def _group_in(content: bytes) -> str | None:
+    """Return the group of an entry's value; None if another program wrote it: its key counts nevertheless."""
+    try:
+        entry = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return None
+    group = entry.get("group") if isinstance(entry, dict) else None
+    return group if isinstance(group, str) else None
+
+
 @dataclass
 class ReplayLog:
     """The replay log of one dead-letter partition, as far as it was read; ``group`` is the group that wrote it."""
@@ -182,8 +192,12 @@ class ReplayLog:
         topic_id, _, offset = (record.key() or b"").decode("utf-8", "replace").rpartition("/")
         if topic_id != self.dead_letter_id or not offset.isdigit():
             return
+        content = record.value()
+        if content is None:  # compaction will remove the entry, so it counts as removed now
+            self.offsets.discard(int(offset))
+            return
         self.offsets.add(int(offset))
-        self.group = str(orjson.loads(record.value() or b"{}").get("group"))
+        self.group = _group_in(content) or self.group
 
 
 ASK_S = 30.0

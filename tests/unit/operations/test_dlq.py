@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from harness.fakes import Broker, FakeTransaction
 from harness.pages import ROOT, column
+from harness.records import FakeRecord
 from rich.console import Console
 
 from brew.connection import Connection
@@ -367,3 +368,12 @@ def test_marks_are_settled_when_nothing_is_open_below_their_end(monkeypatch: pyt
     with pytest.raises(Refused, match=r"m\[0\] has an open transaction of another group"):
         log.read_to_end(None, Deadline(0.01))
     assert read == []
+
+
+def test_an_entry_of_the_replay_log_counts_by_its_key_until_it_is_removed() -> None:
+    """A value that no replay wrote was a stack trace, and a removed entry blocked all replays: under group 'None'."""
+    values = [(3, b'{"group":"g"}'), (4, b"not json"), (5, b"[1]"), (6, b"{}"), (3, None)]
+    log = ReplayLog(NOWHERE, "m", 0, "id")
+    for offset, value in values:
+        log._take(FakeRecord(0, replay_log_key("id", offset), value))
+    assert (log.offsets, log.group) == ({4, 5, 6}, "g")
