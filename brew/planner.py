@@ -7,6 +7,7 @@ the lease worker decides each next one itself (`brew.readers.direct.worker`).
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -75,9 +76,8 @@ def check(fact: PartitionFacts, group: str) -> None:
     position = f"group {group!r} in {fact.topic}[{fact.partition}]"
     offset, metadata = fact.committed.offset, fact.committed.metadata
     known_id = metadata.removeprefix(_ID_LABEL)[:_ID_LENGTH] if metadata.startswith(_ID_LABEL) else None
-    reset = (
-        f"set the position on purpose with kafka-consumer-groups --reset-offsets --group {group} --topic {fact.topic}"
-    )
+    command = f"kafka-consumer-groups --reset-offsets --group {shlex.quote(group)} --topic {fact.topic}"
+    reset = f"set the position on purpose with {command}"
     if known_id is not None and known_id != fact.topic_id:
         raise Refused(
             f"topic-recreated: {position} stands at {offset} of topic id {known_id}, the topic has id {fact.topic_id}: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import threading
 import time
@@ -436,9 +437,10 @@ def _advise(unhealthy: list[Diagnosis]) -> None:
     if not unhealthy:
         click.echo("no hanging or lingering transaction")
         return
+    first = shlex.quote(unhealthy[0].names[0])
     lines = (
         f"{quantity(len(unhealthy), 'transaction')} to abort. If the owner is gone, run "
-        f"`brew doctor --abort --transaction {unhealthy[0].names[0]}`; an owner that still runs would be fenced. "
+        f"`brew doctor --abort --transaction {first}`; an owner that still runs would be fenced. "
         "`brew doctor --abort --all` aborts all that are hanging or past their timeout"
     )
     show(Text(as_called(lines)))

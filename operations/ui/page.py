@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -77,7 +78,7 @@ def command(row: Row, view: View) -> str:
     bootstrap = f"--bootstrap {view.names.bootstrap}"
     if row.state in {"blocked", "fenced"}:
         return f"brew doctor {bootstrap}"
-    return f"brew lag {bootstrap} --input {view.names.input} --group {view.names.group}"
+    return f"brew lag {bootstrap} --input {view.names.input} --group {shlex.quote(view.names.group)}"
 
 
 def spark_points(values: Sequence[float], wide: int, high: int) -> list[str]:

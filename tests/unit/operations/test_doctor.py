@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from brew.errors import DeadlineExceeded
 from brew.names import SinkTransactionalId, TransactionalId
 from operations import doctor, hanging_transactions
 from operations.hanging_transactions import AgeLimits, Diagnosis, Kind, diagnose, select_to_abort
+from operations.ui import page
 
 NOW_MS = 10_000_000
 AGE_LIMITS = AgeLimits(older_than_s=60)
@@ -262,3 +264,13 @@ def test_a_fence_ends_what_a_coordinator_has_open_and_says_what_is_read_again(tr
     assert hanging_transactions.kafka_abort_command("k:9092", HELD) == (
         "kafka-transactions.sh --bootstrap-server k:9092 abort --topic out --partition 2 --start-offset 90"
     )
+
+
+def test_a_command_to_run_next_can_be_copied_whatever_the_names_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """A transactional id, or a group, may hold anything: spaces, or what a shell would run."""
+    (case,) = diagnose([HELD], [named("a b; ls")], AGE_LIMITS, NOW_MS)
+    doctor._advise([case])
+    assert "--transaction 'a b; ls'`" in " ".join(capsys.readouterr().out.split())
+    view: Any = SimpleNamespace(names=SimpleNamespace(bootstrap="k:1", input="in", group="a b; ls"))
+    row: Any = SimpleNamespace(state="stuck")
+    assert page.command(row, view) == "brew lag --bootstrap k:1 --input in --group 'a b; ls'"
