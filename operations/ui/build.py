@@ -34,6 +34,7 @@ MOST_TRANSACTIONS = 40
 _OVERRULES = {"unrecoverable", "stuck", "fenced"}
 _NAMED_BY_KAFKA = {"blocked", "idle"}
 _UNPROVEN = "not verified yet; run brew verify (make verify)"
+_OUTDATED = "the output topic was recreated since the last one; run brew verify (make verify)"
 _NO_PROGRAM = "none answers on this machine (--status-url); states and durations are from Kafka"
 
 
@@ -93,7 +94,7 @@ def build_view(names: Names, answers: PollResults, memory: ViewHistory, now_s: f
         rows,
         _totals(rows, answers, reported, ended, memory.history, now_s),
         tuple(ended[:MOST_TRANSACTIONS]),
-        None if answers.proof is None else answers.proof.value,
+        _current_proof(answers)[0],
         checks,
         tuple(notes),
         tail,
@@ -227,6 +228,13 @@ def _outcomes(ended: Sequence[Transaction]) -> Counter[str]:
     return foreign + Counter(sorted(outcome for _, _, outcome in own))
 
 
+def _current_proof(answers: PollResults) -> tuple[Proof | None, str]:
+    """Return the last proof, and what to say if there is none: one of a topic that was recreated since is not shown."""
+    proof, tail = None if answers.proof is None else answers.proof.value, answers.tail.value
+    ids = {None if proof is None else proof.output_id, None if tail is None else tail.topic_id}
+    return (proof, _UNPROVEN) if len(ids) == 1 or None in ids else (None, _OUTDATED)
+
+
 def _source_statuses(answers: PollResults, now_s: float, now_ms: int) -> dict[str, SourceStatus]:
     flow, tail = answers.flow, answers.tail
     snapshots = len(flow.value.snapshots) if flow.value else 0
@@ -242,10 +250,10 @@ def _source_statuses(answers: PollResults, now_s: float, now_ms: int) -> dict[st
         lamps[f"status-{index}"] = _source_status(answer, urlsplit(answer.name).netloc or answer.name, said, now_s)
     if not answers.statuses:
         lamps["status"] = SourceStatus("status", "running program", _NO_PROGRAM, off=True)
-    if answers.proof is None or (answers.proof.value is None and answers.proof.failed is None):
-        lamps["proof"] = SourceStatus("proof", "proof", _UNPROVEN, off=True)
+    proof, unproven = _current_proof(answers)
+    if answers.proof is None or (proof is None and answers.proof.failed is None):
+        lamps["proof"] = SourceStatus("proof", "proof", unproven, off=True)
     else:
-        proof = answers.proof.value
         source = _source_status(answers.proof, "proof", "" if proof is None else proof.mark, now_s)
         old_s = None if proof is None else max(0.0, now_ms / 1000 - proof.written_s)
         lamps["proof"] = source if source.stale else replace(source, age_s=old_s)

@@ -57,12 +57,17 @@ class InputSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class OutputTail:
-    """The last offsets of each output partition; ``also``: those of further topics; ``missing``: no topic yet."""
+    """
+    The last offsets of each output partition; ``also``: those of further topics; ``missing``: no topic yet.
+
+    ``topic_id``: another one means that the topic was recreated.
+    """
 
     topic: str
     strips: Mapping[int, Strip]
     missing: bool = False
     also: tuple[Strip, ...] = ()
+    topic_id: str | None = None
 
     @property
     def all_strips(self) -> tuple[Strip, ...]:
@@ -75,6 +80,7 @@ class Proof:
     A result file of `proof`: of one run, or of a campaign.
 
     ``mark`` is proven, violated or inconclusive; ``lines`` are the numbers, ``wrong`` the findings, as sentences.
+    ``output_id`` is the topic id of the output that it is about, if the file has it.
     """
 
     mark: str
@@ -82,6 +88,7 @@ class Proof:
     lines: tuple[str, ...]
     wrong: tuple[str, ...]
     written_s: float
+    output_id: str | None = None
 
 
 LOOKING = "looking"

@@ -77,7 +77,9 @@ def _verified(document: Mapping[str, Any], written_s: float) -> Proof:
     wrong = [f"{name}: {_int(count):,}" for name, count in _mapping(document.get("totals")).items()]
     doubts = document.get("doubts")
     wrong += [f"inconclusive: {text}" for text in (doubts if isinstance(doubts, list) else ())]
-    return Proof(str(document["verdict"]), "proof verify", tuple(lines), tuple(wrong[:_SHOWN]), written_s)
+    output_id = document.get("output_id")
+    about = output_id if isinstance(output_id, str) else None
+    return Proof(str(document["verdict"]), "proof verify", tuple(lines), tuple(wrong[:_SHOWN]), written_s, about)
 
 
 def _campaign(cells: Sequence[Mapping[str, Any]], written_s: float) -> Proof:
@@ -186,7 +188,7 @@ class OutputTailSource:
             with batch_fetcher(self._connection, deadline) as ends:
                 self._again(ends, wanted, logs)
         self._strips = {p: strip for p, strip in self._strips.items() if p in logs}
-        return OutputTail(self._topic, dict(self._strips))
+        return OutputTail(self._topic, dict(self._strips), topic_id=known.topic_id)
 
     def _again(self, ends: BatchFetcher, wanted: dict[int, tuple[int, int]], logs: dict[int, LogOffsets]) -> None:
         read, back = 0, _MOST_BACK

@@ -22,6 +22,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.journal import Journal, Phase, Step, runs
+from brew.kafka import topics
 from brew.kafka.clients import admin
 from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.topic_reader import follow
@@ -274,9 +275,12 @@ def verify(bootstrap: str, as_json: bool, **options: Any) -> int:
         raise UsageError("--transform and --tiers profiles are both set: only orders have tiers; unset one of them")
     asked = VerifyOptions(profiles=profiles if by_profile else None, **options)
     began = time.monotonic()
-    report = judge(connected(bootstrap), claim, Deadline(_VERIFY_ASK_S), asked)
+    connection = connected(bootstrap)
+    report = judge(connection, claim, Deadline(_VERIFY_ASK_S), asked)
     document = report.document()
-    remember_verdict(bootstrap, claim.group, (claim.input, claim.output, claim.dead_letter), document)
+    output_id = topics.describe_one(admin(connection), claim.output, Deadline(_VERIFY_ASK_S)).topic_id
+    about = (claim.input, claim.output, claim.dead_letter)
+    remember_verdict(bootstrap, claim.group, about, document | {"output_id": output_id})
     print_result(document, "\n".join(_lines(report, time.monotonic() - began)), as_json=as_json)
     return report.verdict.exit_code
 

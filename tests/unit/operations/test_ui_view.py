@@ -49,7 +49,7 @@ from brew.observability.status import Transactions
 from brew.preflight import Finding, Severity
 from operations.ui import page, terminal
 from operations.ui.build import PollResults, ViewHistory, document
-from operations.ui.model import PollResult, View
+from operations.ui.model import PollResult, Proof, View
 from operations.ui.page import parts, style
 from operations.ui.poller import Poller
 from operations.ui.server import EventBroadcaster
@@ -65,6 +65,19 @@ def test_kafka_alone_tells_rates_and_that_it_works() -> None:
     assert (view.totals.rate, view.totals.trace[-1], row.open_s) == (50.0, 50.0, 0.4)
     assert view.source_statuses["status"].off
     assert view.source_statuses["proof"].said == NOT_VERIFIED
+
+
+def test_a_proof_of_a_topic_that_was_recreated_since_is_not_shown() -> None:
+    """It said `proven` of a new, empty topic, as long as the file of the last verify was there."""
+    given = tails(strip())
+    assert given.value is not None
+    proof = PollResult("proof", 2.0, 5.0, Proof("proven", "proof verify", (), (), 1.0, "id-1"), 100.0, 50.0)
+    for topic_id, shown in ((None, "proven"), ("id-1", "proven"), ("id-2", None)):
+        tail = replace(given, value=replace(given.value, topic_id=topic_id))
+        view = view_of(PollResults(flow(snapshot(0, 5, 5)), tail, proof=proof))
+        assert (None if view.proof is None else view.proof.mark) == shown
+        assert view.source_statuses["proof"].off is (shown is None)
+    assert view.source_statuses["proof"].said.startswith("the output topic was recreated since the last one")
 
 
 def test_a_blocked_partition_names_who_blocks_it_and_the_command_that_tells_more() -> None:
