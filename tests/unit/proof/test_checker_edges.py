@@ -428,32 +428,37 @@ def test_a_dead_letter_carries_all_of_its_input_and_says_why(changed: dict[str, 
     assert complaint is None if wrong is None else (complaint or "").startswith(wrong)
 
 
-def matched(*rows: tuple[str, Record], inputs: tuple[int, ...] = (5,), committed: int = 9) -> Checker:
-    """Downstream records (topic, record), and then these offsets of the input."""
+def matched(
+    *rows: tuple[str, Record], inputs: tuple[int, ...] = (5,), committed: int = 9, came: Record = INPUT
+) -> Checker:
+    """Downstream records (topic, record), and then the input at these offsets."""
     checker = Checker(BrokerFacts("in", "out", "dlq", {0: LogOffsets(5, 9, 9)}, {0: committed}, 1))
     checker.offsets.begin(0)
     checker.batches("out", 0, [batch(0, 3), batch(3, marker="commit")])
     for topic, row in rows:
         (checker.output if topic == "out" else checker.dead_letters)([row])
-    checker.input([INPUT._replace(offset=offset) for offset in inputs])
+    checker.input([came._replace(offset=offset) for offset in inputs])
     return checker
 
 
 @pytest.mark.parametrize(
-    ("topic", "changed", "wrong"),
+    ("topic", "changed", "came", "wrong"),
     [
-        ("out", {}, None),
-        ("out", {"created": None}, None),
-        ("out", {"key": b"x"}, "key is b'x', should be b'gold-1'"),
-        ("dlq", {}, "the value differs from the input's"),
+        ("out", {}, {}, None),
+        ("out", {"created": None}, {}, None),
+        ("out", {}, {"created": None}, None),
+        ("out", {"key": b"x"}, {}, "key is b'x', should be b'gold-1'"),
+        ("out", {"value": None}, {}, "the output has no value, so it can't be an enriched order"),
+        ("out", {}, {"value": None}, "the input has no value, so it can't be an enriched order"),
+        ("dlq", {}, {}, "the value differs from the input's"),
     ],
 )
 def test_what_comes_before_its_input_is_compared_as_well(
-    topic: str, changed: dict[str, Any], wrong: str | None
+    topic: str, changed: dict[str, Any], came: dict[str, Any], wrong: str | None
 ) -> None:
     """Also a perfect output in the topic of the dead letters."""
     corrupt = [] if wrong is None else [Finding(Name.CORRUPT, topic, 0, 0, f"source in[0] offset 5: {wrong}")]
-    assert matched((topic, out(**changed))).found.first() == corrupt
+    assert matched((topic, out(**changed)), came=INPUT._replace(**came)).found.first() == corrupt
 
 
 @pytest.mark.parametrize("inputs", [(5, 7), (5,)])
@@ -473,6 +478,18 @@ def test_inputs_behind_the_end_of_the_outputs_are_lost_and_those_behind_the_comm
     checker.input([INPUT._replace(offset=offset) for offset in (5, 6, 7, 8)])
     lost = [Finding(Name.LOST, "in", 0, offset, "neither on out nor dlq") for offset in (5, 6)]
     assert (checker.found.first(), checker.in_flight, checker.report().backlog) == (lost, 0, 2)
+
+
+def test_an_output_below_an_exact_one_is_out_of_order() -> None:
+    """A dead letter in between has passed it, and the two were read one by one."""
+    checker = matched(inputs=(5, 6, 7))
+    fifth, sixth, seventh = ([*SourcePosition("in", 0, offset).headers()] for offset in (5, 6, 7))
+    reason = (ERROR_REASON, b"too-large")
+    checker.dead_letters([out(value=VALUE, headers=[*INPUT.headers, reason, *sixth])])
+    for offset, source in enumerate((seventh, fifth)):
+        checker.output([out(offset=offset, headers=[*INPUT.headers, *source])])
+    evidence = "its source in[0] offset 5 was output after offset 7"
+    assert checker.found.first() == [Finding(Name.NONMONOTONIC, "out", 0, 1, evidence, 7, 0)]
 
 
 def test_a_torn_transaction_counts_each_record_once_however_it_was_matched() -> None:
