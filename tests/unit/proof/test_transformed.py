@@ -131,6 +131,7 @@ def judged(
     for step in (read, *second, end_it) if together else (read, end_it, *second):
         step()
     checker.finish()
+    assert checker.in_flight == 0
     return checker.report()
 
 
@@ -187,6 +188,11 @@ def _letter_of_a_good_one(logs: Logs) -> None:
     logs.add(DEAD, logs.inputs[0], logs.inputs[0].value, reason="five")
 
 
+def _good_one_of_a_letter(logs: Logs) -> None:
+    del logs.rows[DEAD][0]
+    _extra(4)(logs)
+
+
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize(
     ("spoil", "name", "ending"),
@@ -198,7 +204,9 @@ def _letter_of_a_good_one(logs: Logs) -> None:
         (_lose(DEAD), Name.LOST, "neither on out, late nor dlq"),
         (_extra(2, index=7), Name.DUPLICATE, "in/0/2#7 came out before, or the function returns fewer records for it"),
         (_one_between, Name.CORRUPT, "source in/0/2#2: the function returns 2 records for it"),
+        (_extra(4, index=1), Name.DUPLICATE, "in/0/4#1 came out before, or the function returns fewer records for it"),
         (_extra(7), Name.CORRUPT, "source in[0] offset 7: the function drops it"),
+        (_good_one_of_a_letter, Name.CORRUPT, "source in[0] offset 4: the function rejects it (five)"),
         (lambda logs: logs.rows[OUT].insert(3, logs.rows[ALSO].pop()), Name.CORRUPT, "it belongs on late"),
         (_reason(b"six"), Name.CORRUPT, "rejected as six, but the function rejects it as five"),
         (_reason(b"\xff"), Name.CORRUPT, "rejected as \ufffd, but the function rejects it as five"),
@@ -224,12 +232,15 @@ def test_whatever_is_wrong_is_a_violation_of_its_name(spoil: Spoil, name: Name, 
     assert any(one.evidence.endswith(ending) for one in named), report.findings
 
 
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize(("spoil", "offset", "also"), [(_lose(OUT), 0, "offset-gap"), (_lose(DEAD), 4, "torn-txn")])
-def test_a_lost_input_is_told_with_place_and_what_its_transaction_lacks(spoil: Spoil, offset: int, also: str) -> None:
+def test_a_lost_input_is_told_with_place_and_what_its_transaction_lacks(
+    spoil: Spoil, offset: int, also: str, late: bool
+) -> None:
     """The offset behind it is committed: a record in front is a gap, one amid the others a tear."""
     logs = right(inputs(*NUMBERS))
     spoil(logs)
-    report = judged(logs, before=lambda checker: _commits(checker, 9, 20))
+    report = judged(logs, late=late, before=lambda checker: _commits(checker, 9, 20))
     assert report.findings[0] == Finding(Name.LOST, IN, 0, offset, "neither on out, late nor dlq")
     assert report.totals == {"lost-output": 1, also: 1}
 
@@ -260,9 +271,11 @@ def test_what_is_out_above_the_committed_offset_is_told() -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_an_output_of_an_offset_without_a_visible_record_is_a_phantom(late: bool) -> None:
-    """A marker, or an aborted record; told with the place of the output."""
+@pytest.mark.parametrize("last", [3, 1])
+def test_an_output_of_an_offset_without_a_visible_record_is_a_phantom(last: int, late: bool) -> None:
+    """A marker, or an aborted record, also at the input's end; told with the place of the output."""
     records = [record._replace(offset=offset) for record, offset in zip(inputs(1, 1, 1), (0, 1, 3), strict=True)]
+    records = [record for record in records if record.offset <= last]
     logs = right(records)
     logs.add(OUT, records[1]._replace(offset=2), b"{}")
     logs.rows[OUT].insert(2, logs.rows[OUT].pop())
@@ -318,8 +331,8 @@ def test_outputs_that_keep_their_key_stay_in_their_partition_where_there_are_as_
 
 
 def test_a_dead_letter_for_its_size_is_noted_since_only_the_run_knew_its_limits() -> None:
-    logs = right(inputs(1, 1, 1, 1))
-    del logs.rows[OUT][:2]
+    logs = right(inputs(1, 2, 1, 1))
+    del logs.rows[OUT][:3]
     for source in logs.inputs[:2]:
         logs.add(DEAD, source, source.value, reason="too-large")
     report = judged(logs)
@@ -353,10 +366,13 @@ def test_the_reason_of_a_dead_letter_is_its_own_and_not_one_that_its_input_carri
 
 
 def test_a_function_is_given_each_record_as_it_came() -> None:
-    """Where the broker set its time, 0."""
+    """Where the broker set its time, 0, and the output may have any."""
     records = inputs(1, 1, 1)
     records[1] = records[1]._replace(created=None)
-    assert judged(right(records, lambda record: record.with_value(repr(record).encode()))).verdict is Verdict.PROVEN
+    logs = right(records, lambda record: record.with_value(repr(record).encode()))
+    assert judged(logs).verdict is Verdict.PROVEN
+    logs.rows[OUT][1] = logs.rows[OUT][1]._replace(created=7)
+    assert judged(logs).verdict is Verdict.PROVEN
 
 
 def test_the_time_that_a_function_gives_is_the_outputs() -> None:
@@ -393,6 +409,13 @@ def test_one_that_drops_by_chance_is_noticed_too() -> None:
     report = judged(logs, lambda record: record if next(dice) else None)
     assert (report.verdict, report.totals) == (Verdict.INCONCLUSIVE, {})
     assert "; 13 records can't be verified" in report.doubts[0]
+
+
+def test_what_is_there_once_more_by_chance_is_no_duplicate() -> None:
+    sizes = itertools.cycle([1, 2])
+    report = judged(right(inputs(1), lambda record: [record] * 2), lambda record: [record] * next(sizes))
+    assert (report.verdict, report.totals) == (Verdict.INCONCLUSIVE, {})
+    assert "; 1 record can't be verified" in report.doubts[0]
 
 
 def test_what_is_missing_by_chance_is_no_loss_and_what_is_missing_for_sure_is() -> None:
