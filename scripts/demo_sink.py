@@ -71,6 +71,11 @@ def prepare(connection: Connection) -> None:
     """Create the topics, and write sales of 1 to 120 over the stores."""
     client = admin(connection)
     names = [INPUT, SPARKS, OURS]
+    if left := topics.describe(client, names, Deadline(STEP_S)):
+        raise SystemExit(
+            f"{connection.bootstrap} has topics of an earlier demo ({', '.join(sorted(left))}), whose sink has a "
+            "position: delete them, or use another broker"
+        )
     topics.create(client, [topics.TopicSpec(name, PARTITIONS, {}) for name in names], Deadline(STEP_S))
     topics.describe_all(client, names, Deadline(STEP_S))
     writing = producer(connection, None, timeout_s=STEP_S, message_max_bytes=1_000_000)
@@ -133,6 +138,8 @@ def main(bootstrap: str, folder: Path | None, *, die: bool) -> None:
     if folder is not None:
         run_both(bootstrap, folder, die=die)
         return
+    # `subprocess.run` ends the driver on an exception; its JVM ends with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     connection = Connection(bootstrap)
     prepare(connection)
     with tempfile.TemporaryDirectory(prefix="brew-sink-demo-") as home:

@@ -131,3 +131,7 @@ def test_the_sinks_demo_prints_what_the_page_shows(broker: Broker) -> None:
     variables = {**environment("sink-demo"), "PYTHONPATH": str(ROOT), **quick_jvms()}
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stdout) == (0, block[1]), done.stderr
+
+    again = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=60, check=False)
+    assert (again.returncode, again.stdout) == (1, "")
+    assert "has topics of an earlier demo (sink-demo.brew, sink-demo.sales, sink-demo.spark)" in again.stderr
