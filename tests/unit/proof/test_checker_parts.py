@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from harness.histories import batch
 
@@ -290,17 +292,23 @@ def log(*batches: RawBatch, strict: bool = True, healed: tuple[int, ...] = ()) -
 
 
 def test_transactions_and_their_records_are_counted_once() -> None:
-    """A fence is an abort by a newer epoch; in another partition it is the same transaction."""
+    """
+    A fence is an abort by a newer epoch; in another partition it is the same transaction.
+
+    A control batch of another kind ends nothing.
+    """
     findings, endings = log(
-        data(0), ends(2, "commit"), data(3, 4), data(5, 4), ends(7, "abort", 4), data(8, 5), ends(10, "abort", 6)
-    )
+        data(0), replace(ends(2, "commit"), marker=None), ends(3, "commit", 4), data(4, 4), data(6, 4),
+        ends(8, "abort", 5), data(9, 6), ends(11, "abort", 7), data(12, 8), ends(14, "abort", 8),
+    )  # fmt: skip
     assert findings == []
     committed = {"committed_transactions": 1, "committed_records": 2}
-    assert endings.counts == {**committed, "aborted_transactions": 2, "aborted_records": 6, "fences": 1}
+    assert endings.counts == {**committed, "aborted_transactions": 3, "aborted_records": 8, "fences": 2}
     other = RawLog("out", 1, Findings(), endings, strict=True)
-    other.take(data(0))
-    other.take(ends(2, "commit"))
-    assert (endings.counts["committed_transactions"], endings.counts["committed_records"]) == (1, 4)
+    for one in (data(0), ends(2, "commit"), data(3, 4), ends(5, "abort", 5)):
+        other.take(one)
+    again = {"committed_records": 4, "aborted_transactions": 3, "aborted_records": 10, "fences": 2}
+    assert endings.counts == {**committed, **again}
 
 
 def test_an_epoch_that_is_used_again_is_told_where_that_begins() -> None:
@@ -339,27 +347,27 @@ def test_a_second_marker_of_the_same_kind_says_nothing_new(first: str, second: s
     assert findings == ([Finding(Name.EPOCH_REUSE, "out", 0, 3, evidence, 7, 3)] if reused else [])
 
 
-def test_one_transaction_with_two_ends_is_torn(findings: Findings) -> None:
+def test_each_transaction_with_two_ends_is_torn(findings: Findings) -> None:
     endings = Endings(findings)
     for partition, kind in ((0, "commit"), (1, "abort")):
         raw = RawLog("out", partition, findings, endings, strict=True)
-        raw.take(data(5))
-        raw.take(ends(7, kind))
-    assert endings.both((7, 3))
-    assert not endings.both((7, 4))
+        for one in (data(5), ends(7, kind), data(8, 4), ends(10, "abort", 4), data(11, 5), ends(13, kind, 5)):
+            raw.take(one)
+    assert [epoch for epoch in range(7) if endings.both((7, epoch))] == [3, 5]
     endings.report()
     evidence = "it ended with abort here, but differently in another partition"
-    assert findings.first() == [Finding(Name.TORN, "out", 1, 5, evidence, 7, 3)]
+    assert findings.first() == [Finding(Name.TORN, "out", 1, at, evidence, 7, epoch) for at, epoch in ((5, 3), (11, 5))]
 
 
 def test_the_first_commit_after_each_heal_is_kept() -> None:
-    """At the same moment counts, in whatever order the commits are read; an abort does not."""
+    """At the same moment counts, in whatever order they are read, and without the records; an abort does not."""
     _, endings = log(
         data(0), ends(2, "abort", at_ms=1500), data(3, 4), ends(5, "commit", 4, at_ms=3000), data(6, 5),
         ends(8, "commit", 5, at_ms=2000), data(9, 6), ends(11, "commit", 6, at_ms=2500), data(12, 7),
-        ends(14, "commit", 7, at_ms=999), healed=(1000, 2000, 2001, 3000, 3001),
+        ends(14, "commit", 7, at_ms=999), ends(15, "commit", 8, at_ms=3001),
+        healed=(1000, 2000, 2001, 3000, 3001, 3002),
     )  # fmt: skip
-    assert endings.first_commit_ms == {1000: 2000, 2000: 2000, 2001: 2500, 3000: 3000, 3001: None}
+    assert endings.first_commit_ms == {1000: 2000, 2000: 2000, 2001: 2500, 3000: 3000, 3001: 3001, 3002: None}
 
 
 def test_epochs_of_one_producer_are_kept_apart_up_to_the_last(findings: Findings) -> None:

@@ -253,6 +253,7 @@ def test_a_foreign_groups_transactions_are_neither_judged_nor_counted(ours: bool
 
     assert findings.totals[Name.EPOCH_REUSE] == reuses
     assert endings.counts["committed_transactions"] + endings.counts["aborted_transactions"] == counted
+    assert endings.counts["committed_records"] + endings.counts["aborted_records"] == 0, "they are offset commits"
     assert endings.first_commit_ms == {500: 1000 if ours else None}
 
 
