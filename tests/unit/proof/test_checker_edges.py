@@ -97,11 +97,17 @@ def test_a_marker_ends_everything_that_its_producer_has_open(log: Log) -> None:
     assert log.named == {"zombie-write": 1}
 
 
-def test_a_visible_record_of_an_aborted_transaction_is_told_at_the_logs_first_offset_too(log: Log) -> None:
+@pytest.mark.parametrize("marker_first", [True, False])
+def test_a_visible_record_of_an_aborted_transaction_is_told_once_at_the_logs_first_offset_too(
+    marker_first: bool, log: Log
+) -> None:
     stream = Stream(log.raw, lambda *_: None, None)
-    stream.batches([batch(0, key=(7, 5))])
-    stream.move_to(0)
-    stream.batches([batch(1, 1, (7, 5), "abort")])
+    records = [batch(offset, key=(7, 5)) for offset in (0, 1)]
+    marker = batch(2, 1, (7, 5), "abort")
+    for one in [[*records, marker], []] if marker_first else [records[:1], records[1:]]:
+        stream.batches(one)
+        stream.move_to(stream.upto + 1)
+    stream.batches([] if marker_first else [marker])
     evidence = "a read_committed reader returned it, but its transaction was aborted"
     assert log.found.first() == [Finding(Name.ABORTED_READ, "out", 0, 0, evidence, 7, 5)]
 
@@ -110,24 +116,24 @@ def test_a_record_before_a_transaction_is_none_of_it_and_the_next_one_is_its_fir
     stream = Stream(log.raw, lambda *_: None, None)
     stream.batches([batch(0, key=(-1, -1))])
     stream.batches([batch(1, 2, (7, 5))])
-    keys = []
+    shown = [(stream.upto, stream.key)]
     for offset in (0, 1, 2, 3):
         if offset > stream.upto:
             stream.move_to(offset)
-        keys.append(stream.key)
-    assert keys == [None, (7, 5), (7, 5), None]
+        shown.append((stream.upto, stream.key))
+    assert shown == [(-1, None), (0, None), (2, (7, 5)), (2, (7, 5)), (3, None)]
 
 
 def test_records_of_a_transaction_without_an_end_count_as_aborted_for_readers(log: Log) -> None:
     stream = Stream(log.raw, lambda *_: None, Layout(0))
-    for first, producer, marker in ((1, 7, "commit"), (4, 8, "abort"), (7, 9, None)):
+    for first, producer, marker in ((1, 7, "commit"), (4, 8, "abort"), (7, 9, None), (9, 6, None)):
         stream.batches([batch(first, 2, (producer, 5))])
         if marker is not None:
             stream.batches([batch(first + 2, 1, (producer, 5), marker)])
     assert stream.layout is not None
-    assert [offset for offset in range(10) if stream.layout.aborted(offset)] == [4, 5]
-    assert [one.key for one in stream.ended()] == [(9, 5)]
-    assert [offset for offset in range(10) if stream.layout.aborted(offset)] == [4, 5, 7, 8]
+    assert [offset for offset in range(12) if stream.layout.aborted(offset)] == [4, 5]
+    assert [one.key for one in stream.ended()] == [(9, 5), (6, 5)]
+    assert [offset for offset in range(12) if stream.layout.aborted(offset)] == [4, 5, 7, 8, 9, 10]
 
 
 # The group's offset log.

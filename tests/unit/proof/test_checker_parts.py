@@ -50,11 +50,11 @@ def test_a_lane_gives_out_each_input_once_and_knows_which_were_visible() -> None
 
 def test_a_lane_waits_for_both_sides_until_it_forgets() -> None:
     inputs = input_partition(1, 2, 3, read=4)
-    inputs.early |= {7: ("out", row(7)), 3: ("out", row(3)), 4: ("out", row(4))}
+    inputs.early |= {offset: ("out", row(offset)) for offset in (7, 3, 4, 0)}
     assert inputs.take(2) == row(2)
-    assert len(inputs) == 5
+    assert len(inputs) == 6
     assert [waits[1] for waits in inputs.waiting()] == [1, 3]
-    assert [(source, early[1][1]) for source, early in inputs.overdue()] == [(3, 3)]
+    assert [(source, early[1][1]) for source, early in inputs.overdue()] == [(3, 3), (0, 0)]
     assert set(inputs.early) == {7, 4}
     inputs.forget()
     assert (len(inputs), list(inputs.waiting())) == (2, [])

@@ -22,6 +22,11 @@ A, B, C, X = (1, 0), (1, 1), (1, 2), (9, 9)
 """Producer id and epoch of four transactions; nobody ever commits an offset as X."""
 
 
+def test_a_partition_without_a_committed_offset_is_before_its_first_record() -> None:
+    facts = BrokerFacts("in", "out", "dlq", {}, {0: None, 1: 0, 2: 5}, 1)
+    assert [facts.position(partition) for partition in range(4)] == [-1, 0, 5, -1]
+
+
 class Log:
     """One input partition whose inputs below offset 100 have all come out."""
 
