@@ -88,9 +88,15 @@ def test_a_transaction_is_torn_by_its_lowest_source_and_by_its_highest(
         assert log.found.first() == [Finding(Name.TORN, "out", 0, lowest, evidence, *B)]
 
 
-@pytest.mark.parametrize("key", [X, A], ids=["another", "a second one of the same producer and epoch"])
-def test_another_transactions_records_amid_a_range_are_torn(key: Key, log: Log) -> None:
+@pytest.mark.parametrize(
+    ("key", "gap"),
+    [(X, False), (A, False), (A, True)],
+    ids=["another", "a second one of the same producer and epoch", "a second one behind a gap in the offset log"],
+)
+def test_another_transactions_records_amid_a_range_are_torn(key: Key, gap: bool, log: Log) -> None:
     """They came out, and the offset behind them is none of their own: one transaction ends once in a partition."""
+    if gap:
+        log.positions.broken()
     log.moved(10, A)
     log.wrote(A, 0, 4)
     log.wrote(key, 5, 9)
@@ -215,7 +221,7 @@ def test_a_range_of_which_nothing_came_out_is_torn(log: Log) -> None:
     assert "10 of its records are not visible" in log.evidence[0]
 
 
-@pytest.mark.parametrize(("readable", "gap", "torn"), [(True, False, 1), (False, False, 0), (True, True, 0)])
+@pytest.mark.parametrize(("readable", "gap", "torn"), [(True, False, 2), (False, False, 0), (True, True, 0)])
 def test_records_without_an_offset_commit_are_torn_where_the_log_can_tell(
     readable: bool, gap: bool, torn: int, log: Log
 ) -> None:
@@ -223,6 +229,7 @@ def test_records_without_an_offset_commit_are_torn_where_the_log_can_tell(
     log.positions.readable = readable
     log.moved(10, A)
     log.wrote(X, 10, 12)
+    log.wrote(B, 13, 14)
     if gap:
         log.positions.broken()
     assert log.named().get("torn-txn", 0) == torn
@@ -481,6 +488,21 @@ def test_outputs_that_are_right_at_first_sight_are_not_looked_at_any_closer(monk
         )
         assert named(checker) == {}
     assert slowly == [3, 3]
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_transaction_without_an_offset_commit_is_torn_where_the_log_can_be_read(readable: bool) -> None:
+    """Whichever input partition its records are of."""
+    checker = new_checker(1, partitions=2, output_partitions=2)
+    if readable:
+        checker.offsets.begin(0)
+    for partition, key in ((0, A), (1, B)):
+        checker.batches("out", partition, [batch(0, 1, key), batch(1, 1, key, "commit")])
+        checker.input([order(0, partition=partition)])
+        checker.output([output(0, 0, partition, of=partition)])
+    named(checker)
+    checker.finish()
+    assert checker.report().totals == ({"torn-txn": 2} if readable else {})
 
 
 def test_a_transaction_is_torn_where_its_sources_reach_above_the_offset_that_it_committed() -> None:
