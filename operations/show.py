@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from operator import methodcaller
 from typing import Any
 
 import click
@@ -30,6 +29,7 @@ from brew.names import READ_COMMITTED, READ_UNCOMMITTED, ExitCode, checked_topic
 from brew.offsets import LogOffsets
 from brew.signals import Stopped
 from operations.explain.command import since
+from operations.headers import headers_of
 from operations.labels import NONE, record_time
 from operations.options import advised, chosen_partitions, connected, json_option, print_json, table
 from operations.xray.model import Run, RunBuilder
@@ -99,16 +99,6 @@ def record_document(topic: str, record: LogRecord, run: Run | None) -> dict[str,
         "value": content_document(record.value()),
         "headers": None if headers is None else [[name, content_document(value)] for name, value in headers],
     }
-
-
-def headers_of(record: LogRecord) -> list[tuple[str, bytes | None]] | None:
-    """Return a record's headers; None if the client library can't read them, because a name is not UTF-8."""
-    try:
-        # With such a name it returns a broken list beside its exception. A plain call may overlook the exception, and
-        # the list then ends the process with a segmentation fault (confluent-kafka 2.16.1, Python 3.11).
-        return methodcaller("headers")(record) or []
-    except SystemError:
-        return None
 
 
 class Reader:

@@ -20,6 +20,7 @@ from brew.kafka.topics import Topic, TopicSpec
 from brew.names import READ_COMMITTED, checked_topic, quantity
 from brew.offsets import Headers, SourcePosition
 from brew.records import ERROR_MESSAGE, ERROR_OMITTED, ERROR_REASON, MARKS_TOPIC, REPLAYED_COUNT
+from operations.headers import readable_headers
 from operations.options import chosen_partitions
 
 _MOST_DIGITS = 9  # Python refuses thousands, which another program may write
@@ -41,7 +42,7 @@ class DeadLetter:
     @classmethod
     def of(cls, record: LogRecord) -> Self:
         place = (record.partition(), record.offset())
-        return cls(*place, record.key(), record.value(), record.headers() or [], record.timestamp()[1])
+        return cls(*place, record.key(), record.value(), readable_headers(record), record.timestamp()[1])
 
     def _last(self, name: str, default: bytes = b"") -> str:
         return (dict(self.headers).get(name) or default).decode("utf-8", "replace")

@@ -23,6 +23,7 @@ from brew.offsets import LogOffsets, SinkBatch, SourcePosition
 from brew.record import Function, Record, apply
 from operations.dlq.dead_letter import DeadLetter
 from operations.explain.verdict import Copy, Order, OrderHistory, link_replays
+from operations.headers import readable_headers
 from operations.options import Report
 from operations.record_status import RecordStateFinder, Spans, spans, visibility
 
@@ -95,7 +96,7 @@ class OrderSearch:
     def sink_record(self, position: SourcePosition) -> tuple[SinkBatch, Copy] | None:
         """Return the record at this position with the sink batch that wrote it; None if no sink wrote it."""
         record = self._at(position.topic, position.partition, position.offset)
-        batch = None if record is None else SinkBatch.of(record.headers())
+        batch = None if record is None else SinkBatch.of(readable_headers(record))
         if record is None or batch is None:
             return None
         copy = self._copy("sink", position.topic, record)
@@ -173,7 +174,7 @@ class OrderSearch:
                 tuple(named(position, copy) for copy in copies[position]),
                 positions.get(position.partition),
                 complete,
-                None if source is None else Order.of(source.value(), source.headers()),
+                None if source is None else Order.of(source.value(), readable_headers(source)),
                 dropped=not copies[position] and self._drops(source),
             )
             for position in asked
@@ -183,7 +184,7 @@ class OrderSearch:
         if self._function is None or source is None:
             return False
         place = (self.order_topics.input, source.partition(), source.offset())
-        record = Record(*place, source.key(), source.value(), source.headers() or (), source.timestamp()[1])
+        record = Record(*place, source.key(), source.value(), readable_headers(source), source.timestamp()[1])
         try:
             return apply(self._function, record) == ()
         except Exception as error:  # noqa: BLE001 - the user's function may raise anything
@@ -231,7 +232,7 @@ class OrderSearch:
             if finder.add(batch):
                 break
         written = finder.written()
-        source = None if role == "input" else SourcePosition.of(record.headers())
+        source = None if role == "input" else SourcePosition.of(readable_headers(record))
         index = 0 if source is None else source.index
         return Copy(role, topic, partition, offset, written, visibility(offset, written, log), index=index)
 
@@ -282,7 +283,7 @@ class OrderSearch:
 
 def _source(record: LogRecord) -> SourcePosition | None:
     """Return the position of the input record that this one came from, whichever of its outputs it is."""
-    source = SourcePosition.of(record.headers())
+    source = SourcePosition.of(readable_headers(record))
     return None if source is None else replace(source, index=0)
 
 
@@ -317,7 +318,7 @@ def _with_originals(tracer: OrderSearch, asked: Iterable[SourcePosition]) -> lis
 
 def _original(tracer: OrderSearch, record: LogRecord | None) -> SourcePosition | None:
     """Return the position of the input record whose dead letter was replayed as this record."""
-    letter = None if record is None else Order.of(None, record.headers()).replay_of
+    letter = None if record is None else Order.of(None, readable_headers(record)).replay_of
     if letter is None or letter.topic != tracer.order_topics.dead_letter:
         return None
     try:
@@ -336,6 +337,6 @@ def _replays(tracer: OrderSearch, histories: Iterable[OrderHistory], letters: se
     def matches(record: LogRecord) -> bool:
         if keys is not None and record.key() not in keys:
             return False
-        return str(Order.of(None, record.headers()).replay_of) in letters
+        return str(Order.of(None, readable_headers(record)).replay_of) in letters
 
     return set(tracer.matching(matches, earliest(sources))[0])

@@ -15,10 +15,11 @@ from rich.console import Console
 
 from brew.cluster import RawBatch
 from brew.connection import Connection
-from brew.errors import Retriable, Unreachable
+from brew.errors import Refused, Retriable, Unreachable
 from brew.offsets import LogOffsets
 from brew.signals import Stopped
 from operations import show
+from operations.dlq.dead_letter import DeadLetter
 from operations.show import Reader, RecordQuery, _merged, content_document, lines, marker_document, record_document
 from operations.xray.model import RunBuilder
 
@@ -117,6 +118,8 @@ def test_a_record_whose_headers_can_not_be_read_is_shown_without_them() -> None:
     assert (document["key"], document["headers"]) == ({"text": "k"}, None)
     Console(file=(out := io.StringIO()), width=200).print(lines([document]))
     assert "(unreadable: a name is not UTF-8)" in out.getvalue()
+    with pytest.raises(Refused, match=r"partition 0, offset 1 has a header whose name is not UTF-8"):
+        DeadLetter.of(record)
 
 
 def test_nothing_that_a_terminal_could_take_for_a_command_is_printed() -> None:
