@@ -18,6 +18,7 @@ from brew.deadline import Deadline
 from brew.kafka import offsets, topics
 from brew.kafka.clients import admin
 from brew.kafka.log_reader import LogRecord, scan
+from brew.kafka.topic_reader import readable_headers
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.offsets import LogOffsets, SourcePosition
 
@@ -189,7 +190,7 @@ def key_of(message: LogRecord) -> bytes | None:
 
 
 def source_of(message: LogRecord) -> bytes | None:
-    source = SourcePosition.of(message.headers())
+    source = SourcePosition.of(readable_headers(message))
     if source is None:
         return None
     which = f"#{source.index}" if source.index else ""

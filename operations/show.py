@@ -25,11 +25,11 @@ from brew.kafka.cluster import Outage
 from brew.kafka.kafka_python import RawLogs, raw_logs
 from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import log_offsets, offsets_at
+from brew.kafka.topic_reader import headers_of
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED, ExitCode, checked_topic
 from brew.offsets import LogOffsets
 from brew.signals import Stopped
 from operations.explain.command import since
-from operations.headers import headers_of
 from operations.labels import NONE, record_time
 from operations.options import advised, chosen_partitions, connected, json_option, print_json, table
 from operations.xray.model import Run, RunBuilder

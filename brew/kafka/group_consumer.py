@@ -18,6 +18,7 @@ from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.kafka.clients import SILENT_S, consumer, is_cut_off, mapped
 from brew.kafka.log_reader import LogRecord, ends_partition
+from brew.kafka.topic_reader import headers_of
 from brew.names import READ_COMMITTED
 
 NOWHERE: int = OFFSET_END
@@ -137,7 +138,7 @@ class Member:
         aborted records.
 
         Raises:
-            Refused: a position is not in the log (any more).
+            Refused: a position is not in the log (any more), or a header's name is not UTF-8.
             KafkaFailure: an error from which the library does not recover on its own.
         """
         with mapped("poll"):
@@ -154,12 +155,20 @@ class Member:
             partition, error = message.partition(), message.error()
             if error is None:
                 if partition in self._owned:
+                    self._check_headers(message)
                     batch = polled[partition]
                     batch.records.append(message)
                     batch.until = message.offset() + 1
             elif self._ends(error, partition) and partition in self._owned:
                 polled[partition].until = max(polled[partition].until, message.offset())
         return dict(polled)
+
+    def _check_headers(self, record: LogRecord) -> None:
+        if headers_of(record) is None:
+            raise Refused(
+                f"the record at {self._topic}[{record.partition()}] offset {record.offset()} has a header whose name "
+                "is not UTF-8, and the client library can't read it; to leave it out, let another group start behind it"
+            )
 
     def seek(self, positions: Mapping[int, int]) -> None:
         """Read owned partitions from other offsets; records already fetched are dropped."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from itertools import groupby
+from operator import methodcaller
 from typing import cast
 
 from confluent_kafka import IsolationLevel, KafkaError, Message, TopicPartition
@@ -12,15 +13,43 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
-from brew.errors import DeadlineExceeded, Retriable
+from brew.errors import DeadlineExceeded, Refused, Retriable
 from brew.kafka import topics
 from brew.kafka.clients import admin, attempt_s, consumer, mapped, mapped_query
 from brew.kafka.log_reader import LogRecord, ends_partition
 from brew.kafka.offsets import log_offsets
 from brew.names import READ_COMMITTED
 
+Headers = list[tuple[str, bytes | None]]
+
 _BATCH = 10_000
 _POLL_S = 0.1
+
+# At a header's name that is not UTF-8, the client library returns a broken list beside its exception, and at the next
+# call without one. A plain call may overlook it; the list ends the process (confluent-kafka 2.16.1, Python 3.11).
+READ_HEADERS = methodcaller("headers")
+
+
+def headers_of(record: LogRecord) -> Headers | None:
+    """Return a record's headers; None if the client library can't read them, because a name is not UTF-8."""
+    try:
+        return READ_HEADERS(record) or []
+    except (SystemError, UnicodeDecodeError):
+        return None
+
+
+def readable_headers(record: LogRecord) -> Headers:
+    """
+    Raises:
+        Refused: a name is not UTF-8, so nothing can be said that depends on the record's headers.
+    """
+    headers = headers_of(record)
+    if headers is None:
+        raise Refused(
+            f"the record at partition {record.partition()}, offset {record.offset()} has a header whose name is not "
+            "UTF-8, so the client library can't read its headers; `brew show` shows the rest of it"
+        )
+    return headers
 
 
 def query_offsets(

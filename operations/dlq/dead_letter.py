@@ -16,11 +16,11 @@ from brew.kafka import topics
 from brew.kafka.clients import AdminClient, admin, reach
 from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import log_offsets
+from brew.kafka.topic_reader import readable_headers
 from brew.kafka.topics import Topic, TopicSpec
 from brew.names import READ_COMMITTED, checked_topic, quantity
 from brew.offsets import Headers, SourcePosition
 from brew.records import ERROR_MESSAGE, ERROR_OMITTED, ERROR_REASON, MARKS_TOPIC, REPLAYED_COUNT
-from operations.headers import readable_headers
 from operations.options import chosen_partitions
 
 _MOST_DIGITS = 9  # Python refuses thousands, which another program may write

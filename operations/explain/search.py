@@ -17,13 +17,13 @@ from brew.kafka.clients import admin
 from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import committed_by, log_offsets, offsets_at
 from brew.kafka.raw_log import newest_offset_batches
+from brew.kafka.topic_reader import readable_headers
 from brew.kafka.transactions_admin import TransactionsAdmin
 from brew.names import READ_UNCOMMITTED
 from brew.offsets import LogOffsets, SinkBatch, SourcePosition
 from brew.record import Function, Record, apply
 from operations.dlq.dead_letter import DeadLetter
 from operations.explain.verdict import Copy, Order, OrderHistory, link_replays
-from operations.headers import readable_headers
 from operations.options import Report
 from operations.record_status import RecordStateFinder, Spans, spans, visibility
 

@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from operator import methodcaller
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -24,6 +23,7 @@ from brew.errors import BrewError, Refused, Unreachable
 from brew.fault_injection import CrashInjector, PlannedCrash
 from brew.kafka.clients import FULL_MS
 from brew.kafka.log_reader import IDLE_MS, FetchedRecords, LogRecord, TailReader
+from brew.kafka.topic_reader import READ_HEADERS
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
 from brew.range_transaction import RecordHeaders, Rows
@@ -181,11 +181,6 @@ class TransactionInput:
             fetched = self._tail.take(count, self._bytes_left, 0) if count > 0 and self._bytes_left > 0 else None
 
 
-# At a header's name that is not UTF-8, the client library returns a broken list beside its exception, and at the next
-# call without one. A plain call may overlook it; the list ends the process (confluent-kafka 2.16.1, Python 3.11).
-_HEADERS = methodcaller("headers")
-
-
 def rows_of(records: Sequence[LogRecord]) -> Rows:
     """
     The records as the kernel's parallel lists; a function can't change headers, which the kernel uses unchecked.
@@ -195,14 +190,14 @@ def rows_of(records: Sequence[LogRecord]) -> Rows:
     """
     headers: list[object] = []
     try:
-        for pairs in map(_HEADERS, records):
+        for pairs in map(READ_HEADERS, records):
             headers.append(tuple(pairs) if pairs else None)  # noqa: PERF401 - its length tells which record failed
     except (SystemError, UnicodeDecodeError) as error:
         record = records[len(headers)]
         raise Refused(
             f"the record at offset {record.offset()} of input partition {record.partition()} has a header whose name "
-            "is not UTF-8, and the client library can't read it; use --reader connector, which writes U+FFFD for such "
-            f"bytes, or set the group's offset to {record.offset() + 1} to leave the record out"
+            "is not UTF-8, and the client library can't read it; use --reader connector, which writes U+FFFD for what "
+            "it can't decode"
         ) from error
     return Rows(
         [record.offset() for record in records],

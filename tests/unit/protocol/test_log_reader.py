@@ -17,7 +17,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.driver import micro_batches
 from brew.driver.micro_batches import LocalEngine
-from brew.errors import DeadlineExceeded, Denied, Unreachable
+from brew.errors import DeadlineExceeded, Denied, Refused, Unreachable
 from brew.kafka import clients, group_consumer, log_reader
 from brew.kafka.group_consumer import Member, MemberSettings
 from brew.kafka.log_reader import RangeReader, TailReader, _take_messages
@@ -252,3 +252,15 @@ def test_a_member_that_lost_the_brokers_joins_again_with_a_new_consumer(created:
     else:
         assert created[1].subscribed == ["in"]
     until(lambda: created[0].closed, "the old consumer is closed")
+
+
+def test_a_member_refuses_a_record_whose_headers_the_client_can_not_read(created: list[Silent]) -> None:
+    """The programs read them later, where a second call returns a broken list that ends the process."""
+    member = Member(MemberSettings(Connection("nowhere:1"), "g", "in"))
+    created[0].broker = True
+    member.take([2], Mock(assigned=Mock(return_value={2: 7})))
+    unreadable = log_record(8, 2)
+    unreadable.headers = Mock(side_effect=SystemError("returned a result with an exception set"))
+    created[0].consume = lambda *_, **__: [log_record(7, 2), unreadable]  # type: ignore[method-assign]
+    with pytest.raises(Refused, match=r"record at in\[2\] offset 8 has a header .* let another group start behind it"):
+        member.poll(10, 0)
