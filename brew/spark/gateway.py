@@ -6,6 +6,7 @@ Without saved options, Spark's launcher starts it, which takes another JVM and a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -13,6 +14,7 @@ import struct
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -119,23 +121,34 @@ def _launch(command: list[str], output: IO[bytes]) -> tuple[subprocess.Popen[byt
         except OSError as error:
             raise Refused(f"Java does not start: {error}; put a java on PATH, or set JAVA_HOME to one") from error
         deadline = Deadline(_START_S)
-        while not info.exists():
-            if process.poll() is not None or deadline.expired():
-                process.kill()
-                process.communicate()
-                raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
-            time.sleep(_POLL_S)
+        with _killed_unless_started(process):
+            while not info.exists():
+                if process.poll() is not None or deadline.expired():
+                    raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+                time.sleep(_POLL_S)
         port, length = struct.unpack_from(">ii", info.read_bytes())
         return process, port, info.read_bytes()[8 : 8 + length].decode()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def _killed_unless_started(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Kill the JVM after an error or Ctrl-C: a notebook's process goes on, and so would the JVM."""
+    try:
+        yield
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
+
+
 def _connect(process: subprocess.Popen[bytes], port: int, secret: str) -> Any:
     """Connect pyspark to a running JVM; pyspark reads port and secret from the environment."""
     os.environ |= {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
     try:
-        gateway: Any = launch_gateway()
+        with _killed_unless_started(process):
+            gateway: Any = launch_gateway()
     finally:
         del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
     gateway.proc = process

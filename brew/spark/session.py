@@ -118,12 +118,16 @@ def start(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> Sp
     Raises:
         Refused: the master does not answer.
     """
-    spark = SparkSession(start_context(settings, compilers))
+    context = start_context(settings, compilers)
     try:
+        spark = SparkSession(context)
         spark.conf.get("spark.sql.session.timeZone")  # builds the session's state, which reports a bad --conf
-    except Exception as error:
-        end(spark.sparkContext)
-        raise _start_failed(settings, error) from error
+    except BaseException as error:  # as in `_new_context`
+        refused = _start_failed(settings, error) if isinstance(error, Exception) else None
+        end(context)
+        if refused is None:
+            raise
+        raise refused from error
     return spark
 
 
@@ -195,15 +199,20 @@ def _new_context(settings: SparkSettings, compilers: Compilers) -> SparkContext:
     if SparkContext._gateway is not None:  # noqa: SLF001 - the JVM of a session that was stopped has other settings and jars
         _end_jvm(SparkContext._gateway, _JVM_EXIT_S)  # noqa: SLF001
     conf = SparkConf().setMaster(settings.master_with_retries).setAll(list(spark_conf(settings, compilers).items()))
-    jvm = gateway.start(conf, settings)
+    jvm, context = gateway.start(conf, settings), None
     try:
         with _sigint_handler_kept():
             context = SparkContext(conf=conf, gateway=jvm)
-    except Exception as error:
-        refused = _start_failed(settings, error)  # asks the JVM for the error's text
-        _end_jvm(jvm, _JVM_EXIT_S)
+        _ship(context, settings, local=settings.local)
+    except BaseException as error:  # also Ctrl-C in a notebook, whose process goes on
+        refused = _start_failed(settings, error) if isinstance(error, Exception) else None  # asks the JVM for its text
+        if context is None:
+            _end_jvm(jvm, _JVM_EXIT_S)
+        else:
+            _stop(context, _JVM_EXIT_S)
+        if refused is None:
+            raise
         raise refused from error
-    _ship(context, settings, local=settings.local)
     return context
 
 

@@ -111,6 +111,33 @@ def test_a_java_home_without_java_is_one_sentence(jvm_dir: str, monkeypatch: pyt
         gateway._launch(words, io.BytesIO())
 
 
+def sleeping_jvm() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stdin=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("step", ["connects", "makes the context", "sends files"])
+def test_an_interrupted_start_leaves_no_jvm(jvm_dir: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process of a notebook goes on, and its next run starts a JVM of its own."""
+    interrupted, jvm = Mock(side_effect=KeyboardInterrupt), sleeping_jvm()
+    monkeypatch.setattr(session, "_JVM_EXIT_S", 0.1)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    if step == "connects":
+        monkeypatch.setattr(gateway, "launch_gateway", interrupted)
+        monkeypatch.setattr(gateway, "_launch", lambda *_: (jvm, 1, ""))
+    else:
+        made = SimpleNamespace(proc=jvm)
+        monkeypatch.setattr(gateway, "start", lambda *_: made)
+        context = SimpleNamespace(_gateway=made, stop=lambda: None)
+        contexts = interrupted if step == "makes the context" else Mock(return_value=context)
+        contexts._gateway = None
+        monkeypatch.setattr(session, "SparkContext", contexts)
+        monkeypatch.setattr(session, "_ship", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        session.start_context(SparkSettings("local[2]", jvm_dir))
+    assert jvm.wait(10) is not None
+    assert session._own.context is None
+
+
 @pytest.mark.parametrize(
     ("printed", "cause"),
     [
