@@ -47,6 +47,7 @@ def spark_submit(settings: PipelineSettings) -> list[str]:
     files = [_kept_archive(settings.spark.packages), *settings.spark.py_files]
     reference = settings.transform
     if isinstance(reference, str) and (file := reference.rpartition(":")[0]).endswith(".py"):
+        _check_name(file)
         files.append(file)  # found by its name on the driver's machine
         settings = replace(settings, transform=f"{Path(file).stem}:{reference.rpartition(':')[2]}")
     if wheels := [file for file in files if file.endswith(".whl")]:
@@ -58,6 +59,23 @@ def spark_submit(settings: PipelineSettings) -> list[str]:
     line += [str(Path(__file__).with_name("submit_main.py")), "run", *_NO_FILE]
     line += same_options(settings)
     return line
+
+
+def _check_name(file: str) -> None:
+    """
+    Check that a file with the transformation can be imported by its name, before all other modules.
+
+    Raises:
+        UsageError: Python or brew would import it instead of another module.
+    """
+    path = Path(file)
+    loaded = sys.modules.get(path.stem)
+    foreign = loaded is not None and getattr(loaded, "__file__", None) != str(path.expanduser().resolve())
+    if foreign or path.stem in sys.stdlib_module_names:
+        raise UsageError(
+            f"TRANSFORM (--transform) names {file!r}: where Spark runs the driver, it would hide the module "
+            f"{path.stem!r}; give the file another name"
+        )
 
 
 def _kept_archive(packages: tuple[str, ...]) -> str:

@@ -24,7 +24,7 @@ from harness.pages import PACKAGES, ROOT, tables
 
 import pipeline.__main__
 from brew.cli import exit_code_of
-from brew.errors import Refused
+from brew.errors import Refused, UsageError
 from brew.jvm import dependencies
 from brew.jvm.dependencies import Part, fetch, java
 from brew.observability import settings as probes
@@ -214,6 +214,16 @@ def test_spark_submit_gets_the_jars_that_are_here(tmp_path: Path) -> None:
     line = spark_submit(settings_of(context.params))
     assert line[line.index("--jars") + 1] == f"{tmp_path}/spark/connector.jar"
     assert "--packages" not in line
+
+
+@pytest.mark.parametrize("name", ["json.py", "pipeline.py", "turtle.py"])
+def test_spark_submit_refuses_a_file_that_would_hide_another_module(tmp_path: Path, name: str) -> None:
+    """A run loads it by its path, but spark-submit puts its folder before all others: the driver would not start."""
+    (tmp_path / name).write_text("def f(record):\n    return record\n")
+    words = ["--master", "yarn", "--transform", f"{tmp_path / name}:f"]
+    settings = settings_of(pipeline.__main__.run_command.make_context("run", words).params)
+    with pytest.raises(UsageError, match=rf"would hide the module '{name.removesuffix('.py')}'; give the file another"):
+        spark_submit(settings)
 
 
 def test_spark_submit_gets_the_checks_that_are_allowed() -> None:
