@@ -34,6 +34,7 @@ from brew.names import READ_UNCOMMITTED
 
 _GROUP = "brew-claims"
 _OPEN_S = 15.0
+_EXISTS_S = 2.0
 _BATCH = 10_000
 _POLL_S = 0.1
 _MESSAGE_BYTES = 16 * 1024 * 1024
@@ -49,7 +50,7 @@ class ClaimsLog:
     ``create``: create the topic if it is missing, and open a producer.
 
     Raises:
-        Refused: the topic is missing, or can't be created.
+        Refused: the topic is missing, or can't be created; later: it was deleted, recreated or emptied.
     """
 
     def __init__(self, connection: Connection, topic: str, *, create: bool = True) -> None:
@@ -66,7 +67,7 @@ class ClaimsLog:
             # A producer needs half a second before its first record (measured); it connects while the log is read.
             self._writer()
         self._reader: Consumer | None = None
-        self._answered_at = time.monotonic()
+        self._answered_at, self._missing = time.monotonic(), False
         self._next: dict[int, int] = {}
         self._waiting: list[Entry] = []
 
@@ -85,9 +86,20 @@ class ClaimsLog:
             yield
         except (DeadlineExceeded, KafkaFailure):
             if time.monotonic() - self._answered_at >= SILENT_S:
+                self._check_exists()
                 self._replace_cut_off()
             raise
         self._answered_at = time.monotonic()
+
+    def _check_exists(self) -> None:
+        """Refuse to go on if the topic was deleted, which clients take for an outage; once may be a broker's start."""
+        with contextlib.suppress(DeadlineExceeded, KafkaFailure):
+            missing = self._topic not in topics.describe(self._admin, [self._topic], Deadline(_EXISTS_S))
+            if missing and self._missing:
+                raise Refused(
+                    f"topic {self._topic!r} was deleted, so nobody can own a partition; start again, which creates it"
+                )
+            self._missing = missing
 
     def _replace_cut_off(self) -> None:
         cut_off = partial(is_cut_off, connection=self._connection, topic=self._topic)

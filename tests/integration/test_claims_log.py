@@ -228,3 +228,18 @@ def _has_failed(writer: Producer, topic: str) -> bool:
     except KafkaException as error:
         return bool(error.args[0].code() == KafkaError._FATAL)
     return False
+
+
+def test_a_topic_that_was_deleted_is_named_and_not_taken_for_an_outage(
+    log: ClaimsLog, broker: Broker, names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Members tried to append for ever, and owned nothing; once missing may be a broker that has just started."""
+    monkeypatch.setattr("brew.kafka.claims_log.SILENT_S", 0)
+    member(log, "a")
+    client = admin(Connection(broker.bootstrap))
+    client.delete_topics([names.topic("claims")])[names.topic("claims")].result(20)
+    with pytest.raises((DeadlineExceeded, KafkaFailure)):
+        log.append([claim_item()], Deadline(2))
+    assert log.read({}, within_20_s()) == [], "a read of what there is takes no answer"
+    with pytest.raises(Refused, match="was deleted, so nobody can own a partition; start again"):
+        log.append([claim_item()], Deadline(2))
