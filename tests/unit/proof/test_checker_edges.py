@@ -379,6 +379,15 @@ def test_an_output_that_stops_short_of_its_end_hangs_although_no_transaction_was
     assert checker.found.first() == [Finding(Name.HANGING, "out", 0, 3, evidence)]
 
 
+def test_a_transaction_that_commits_here_and_aborts_there_is_torn() -> None:
+    checker = ended(LogOffsets(0, 3, 3), 3, [])
+    for topic, how in (("out", "commit"), ("dlq", "abort")):
+        checker.batches(topic, 0, [batch(3), batch(4, marker=how)])
+    checker.finish()
+    evidence = "it ended with abort here, but differently in another partition"
+    assert checker.found.first() == [Finding(Name.TORN, "dlq", 0, 3, evidence, 7, 0)]
+
+
 # Matching.
 
 SOURCE = SourcePosition("in", 0, 5)

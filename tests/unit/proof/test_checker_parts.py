@@ -202,6 +202,7 @@ def test_who_drains_a_topic_gets_all_that_was_acknowledged(runs: list[Run], offs
     wanted = [finding_at(Name.UNSEEN, offset, evidence)]
     assert judged(read(runs=runs), final()) == wanted
     assert judged(read(runs=ALL, pid=2), read(runs=runs), final()) == wanted
+    assert judged(read(runs=runs), final(), read("else", runs=[])) == wanted
     assert judged(read(runs=runs)) == []
     assert judged(read("else", runs=runs), final()) == []
     covering = Acknowledged([commit(start=102, until=110)], "in")
