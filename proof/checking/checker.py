@@ -156,9 +156,14 @@ class Checker:
                     self.found.add(Name.LOST_COMMIT, (self._facts.input, partition, offset), evidence)
         for partition, position in self._positions.items():
             until, committed = self._acknowledged.until(partition), self._facts.committed.get(partition)
-            if committed is not None and committed < until and self.offsets.readable and not position.by_hand:
-                evidence = f"a writer's journal records the commit of {until} as done, but {committed} is committed"
-                self.found.add(Name.LOST_COMMIT, (self._facts.input, partition, committed), evidence)
+            # No offset at all: it may have expired, unless the group's log is whole and shows none that was deleted.
+            expired = committed is None and position.last is None
+            behind = self._facts.position(partition) < until
+            if behind and self.offsets.readable and not position.by_hand and not expired:
+                stands = "none" if committed is None else committed
+                evidence = f"a writer's journal records the commit of {until} as done, but {stands} is committed"
+                offset = self._facts.logs[partition].first if committed is None else committed
+                self.found.add(Name.LOST_COMMIT, (self._facts.input, partition, offset), evidence)
 
     def finish(self) -> None:
         """Run the checks that need complete logs; call once, before checking readers' journals and demands."""

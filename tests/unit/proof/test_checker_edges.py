@@ -268,8 +268,8 @@ ENRICHED = VALUE[:-1] + b',"loyalty_tier":"gold","loyalty_discount":0.15}'
 
 
 def ended(log: LogOffsets, committed: int | None, acknowledged: list[Entry], **more: Any) -> Checker:
-    """Inputs 0 to 2 are out; their offset commit is in the log."""
-    facts = BrokerFacts("in", "out", "dlq", {0: log}, {0: committed}, 1, **more)
+    """Inputs 0 to 2 are out; their offset commit is in the log. A partition 1 is not there any more."""
+    facts = BrokerFacts("in", "out", "dlq", {0: log}, {0: committed, 1: 9}, 1, **more)
     checker = Checker(facts, Acknowledged(acknowledged, "in"))
     checker.input([Record(0, n, b"gold-1", VALUE, [], 1) for n in range(3)])
     sources = [[*SourcePosition("in", 0, n).headers()] for n in range(3)]
@@ -325,6 +325,29 @@ def test_a_group_behind_what_was_acknowledged_lost_a_commit_unless_moved(
     assert checker.found.first() == [Finding(Name.LOST_COMMIT, "in", 0, 3, evidence)] * lost
 
 
+@pytest.mark.parametrize(
+    ("begin", "commits", "lost"),
+    [(0, (), 1), (0, (OffsetCommit(0, 3),), 0), (0, (OffsetCommit(0, None),), 0), (9, (), 0), (None, (), 0)],
+)
+def test_a_group_without_an_offset_lost_an_acknowledged_one(begin: int | None, commits: Any, lost: int) -> None:
+    """
+    Its first transaction, say, with all of its records.
+
+    Not one that was set or deleted by hand, nor where the offset log is compacted or can not be read.
+    """
+    facts = BrokerFacts("in", "out", "dlq", {0: LogOffsets(2, 5, 5)}, {0: None}, 1)
+    checker = Checker(facts, Acknowledged([commit_entry(2, 4)], "in"))
+    checker.input([Record(0, n, b"gold-1", VALUE, [], 1) for n in (2, 3, 4)])
+    checker.input_ended()
+    checker.downstream_ended()
+    if begin is not None:
+        checker.offsets.begin(0)
+        checker.offsets.take([OffsetBatch(replace(batch(begin), transactional=False), commits)])
+    checker.finish()
+    evidence = "a writer's journal records the commit of 4 as done, but none is committed"
+    assert checker.found.first() == [Finding(Name.LOST_COMMIT, "in", 0, 2, evidence)] * lost
+
+
 def test_a_range_of_lost_commits_is_told_once() -> None:
     facts = BrokerFacts("in", "out", "dlq", {0: LogOffsets(0, 3, 3)}, {0: 3}, 1)
     checker = Checker(facts, Acknowledged([commit_entry(0, 3)], "in"))
@@ -374,9 +397,11 @@ def test_the_report_tells_what_was_not_seen_and_how_long_each_recovery_took() ->
 def test_an_output_that_stops_short_of_its_end_hangs_although_no_transaction_was_seen() -> None:
     downstream = {"out": {0: LogOffsets(0, 3, 4)}, "dlq": {0: LogOffsets(0, 0, 0)}}
     checker = ended(LogOffsets(0, 3, 3), 3, [], settled=True, downstream=downstream)
+    checker.output([out(headers=[])])
     checker.finish()
     evidence = "a transaction never ended: readers stop here, but the log ends at 4"
-    assert checker.found.first() == [Finding(Name.HANGING, "out", 0, 3, evidence)]
+    phantom = Finding(Name.PHANTOM, "out", 0, 0, "no readable source headers")
+    assert checker.found.first() == [phantom, Finding(Name.HANGING, "out", 0, 3, evidence)]
 
 
 def test_a_transaction_that_commits_here_and_aborts_there_is_torn() -> None:
