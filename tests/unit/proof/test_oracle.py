@@ -54,12 +54,13 @@ def test_equal_objects_are_equal_however_they_are_written(key: bytes, value: byt
     [
         (b"gold-1", ORDER + b" ", ORDER + GOLD, "can't be parsed as JSON"),
         (b"x", OVERWRITTEN, OVERWRITTEN, "0.99"),
+        (b"gold-1", ORDER, b"[]", "the output is not a JSON object"),
         *(
             (b"gold-1", ORDER, ORDER[:-1].replace(b'"total_cents":5', change) + GOLD, "field")
             for change in (b'"total_cents":6', b'"total_cents":5,"extra":1', b'"x":5')
         ),
     ],
-    ids=["only looks appended", "sent along and kept", "changed", "added", "missing"],
+    ids=["only looks appended", "sent along and kept", "no object", "changed", "added", "missing"],
 )
 def test_what_differs_is_named(key: bytes, value: bytes, out: bytes, text: str) -> None:
     assert text in (wrong_enrichment(key, value, out) or "")
@@ -133,11 +134,17 @@ def test_a_justified_rejection_passes(reason: Reason, value: bytes | None) -> No
 
 
 @pytest.mark.parametrize(
-    ("value", "has"),
-    [(b'{"customer_id":7}', "has one"), (b"[]", "is not an object"), (b'{"customer_id":""', "is not JSON")],
+    ("reason", "value", "has"),
+    [
+        (Reason.NO_CUSTOMER_ID, b'{"customer_id":7}', "has one"),
+        (Reason.NO_CUSTOMER_ID, b"[]", "is not an object"),
+        (Reason.NO_CUSTOMER_ID, b'{"customer_id":""', "is not JSON"),
+        (Reason.NO_VALUE, b"{}", "has a value"),
+        (Reason.NOT_JSON, b"{}", "is JSON"),
+    ],
 )
-def test_a_customer_that_is_there_and_no_order_at_all_are_other_reasons(value: bytes, has: str) -> None:
-    assert unjustified(Reason.NO_CUSTOMER_ID, value) == f"rejected as no-customer-id, but the input {has}"
+def test_a_customer_that_is_there_and_no_order_at_all_are_other_reasons(reason: Reason, value: bytes, has: str) -> None:
+    assert unjustified(reason, value) == f"rejected as {reason}, but the input {has}"
 
 
 @pytest.mark.parametrize("reason", list(Reason))
