@@ -45,6 +45,7 @@ settings.load_profile("without a clock")
 _STDERR = pytest.StashKey[int]()
 # No test takes a third of it, on two cores with three workers. Hung tests have kept CI busy for 90 minutes.
 _LONGEST_S = 240.0
+_LONGEST_TEXT = 1_000
 
 
 class _FailuresAtOnce:
@@ -58,7 +59,10 @@ class _FailuresAtOnce:
         if report.outcome in {"failed", "rerun"} and terminal is not None:
             crash = getattr(report.longrepr, "reprcrash", None)
             terminal.ensure_newline()
-            terminal.write_line(f"{report.when} of {report.nodeid} failed: {crash or report.longrepr}"[:1_000])
+            text = str(crash or report.longrepr)
+            if len(text) > _LONGEST_TEXT:  # Spark's errors tell the cause last
+                text = f"{text[: _LONGEST_TEXT // 2]} ... {text[-_LONGEST_TEXT // 2 :]}"
+            terminal.write_line(f"{report.when} of {report.nodeid} failed: {text}")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

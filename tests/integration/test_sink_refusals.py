@@ -143,7 +143,7 @@ def test_two_queries_of_one_name_at_once(it: SinkStage) -> None:
 
     def run(number: int) -> None:
         try:
-            it.run(it.copied(), it.sink(name=name, attempts=8), checkpoint=it.folder / f"both-{number}")
+            it.run(it.copied(), it.sink(name=name, attempts=100), checkpoint=it.folder / f"both-{number}")
         except BrewError as error:
             errors.append(str(error))
 
