@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Any, Self
 
+from brew.acl import Denial, denial_in
 from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
-from brew.errors import Fatal, Refused, UsageError
+from brew.errors import BrewError, Fatal, Refused, UsageError
 from brew.kafka import offsets, topics
 from brew.kafka.clients import KafkaError, KafkaException, Message, Producer, admin, mapped, producer
 from brew.kafka.log_reader import scan
@@ -341,9 +342,15 @@ def next_number(connection: Connection, topic: str, deadline: Deadline) -> int:
     partitions = topics.describe_one(client, topic, deadline).partitions
     logs = offsets.log_offsets(client, topic, range(partitions), deadline)
     last = {p: (max(log.first, log.end - _LAST_ORDERS), log.end) for p, log in logs.items()}
-    keys = (record.key() or b"" for batch in scan(connection, topic, last, READ_UNCOMMITTED) for record in batch)
-    above = [int(known[1]) + 1 for key in keys if (known := _KEY.fullmatch(key))]
-    return max([sum(log.end for log in logs.values()), *above])
+    above = sum(log.end for log in logs.values())
+    try:
+        for record in chain.from_iterable(scan(connection, topic, last, READ_UNCOMMITTED)):
+            if known := _KEY.fullmatch(record.key() or b""):
+                above = max(above, int(known[1]) + 1)
+    except BrewError as error:
+        if denial_in(str(error)) is not Denial.RIGHT:  # who may write need not have the right to read
+            raise
+    return above
 
 
 def resolve(connection: Connection, transactional_id: str, deadline: Deadline) -> None:

@@ -138,7 +138,8 @@ class Member:
         aborted records.
 
         Raises:
-            Refused: a position is not in the log (any more), or a header's name is not UTF-8.
+            Refused: a position is not in the log (any more); or a header's name is not UTF-8, once the records before
+                it have been returned.
             KafkaFailure: an error from which the library does not recover on its own.
         """
         with mapped("poll"):
@@ -151,24 +152,29 @@ class Member:
         else:
             self._replace_if_cut_off()
         polled: dict[int, Polled] = defaultdict(Polled)
+        unreadable: set[int] = set()
         for message in cast("list[LogRecord]", messages):
             partition, error = message.partition(), message.error()
             if error is None:
-                if partition in self._owned:
-                    self._check_headers(message)
-                    batch = polled[partition]
-                    batch.records.append(message)
-                    batch.until = message.offset() + 1
-            elif self._ends(error, partition) and partition in self._owned:
+                if partition not in self._owned or partition in unreadable:
+                    continue
+                if headers_of(message) is None:
+                    unreadable.add(partition)
+                    self._failure = self._unreadable(message)
+                    continue
+                batch = polled[partition]
+                batch.records.append(message)
+                batch.until = message.offset() + 1
+            elif self._ends(error, partition) and partition in self._owned - unreadable:
                 polled[partition].until = max(polled[partition].until, message.offset())
         return dict(polled)
 
-    def _check_headers(self, record: LogRecord) -> None:
-        if headers_of(record) is None:
-            raise Refused(
-                f"the record at {self._topic}[{record.partition()}] offset {record.offset()} has a header whose name "
-                "is not UTF-8, and the client library can't read it; to leave it out, let another group start behind it"
-            )
+    def _unreadable(self, record: LogRecord) -> Refused:
+        return Refused(
+            f"the record at {self._topic}[{record.partition()}] offset {record.offset()} has a header whose name is "
+            "not UTF-8, and the client library can't read it; to leave it out, set the group's offset to "
+            f"{record.offset() + 1}"
+        )
 
     def seek(self, positions: Mapping[int, int]) -> None:
         """Read owned partitions from other offsets; records already fetched are dropped."""

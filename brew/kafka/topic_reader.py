@@ -40,6 +40,8 @@ def headers_of(record: LogRecord) -> Headers | None:
 
 def readable_headers(record: LogRecord) -> Headers:
     """
+    Return a record's headers.
+
     Raises:
         Refused: a name is not UTF-8, so nothing can be said that depends on the record's headers.
     """

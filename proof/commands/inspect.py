@@ -276,9 +276,10 @@ def verify(bootstrap: str, as_json: bool, **options: Any) -> int:
     asked = VerifyOptions(profiles=profiles if by_profile else None, **options)
     began = time.monotonic()
     connection = connected(bootstrap)
+    # Before the verdict: brokers that go away afterwards must not hide it.
+    output_id = topics.describe_one(admin(connection), claim.output, Deadline(_VERIFY_ASK_S)).topic_id
     report = judge(connection, claim, Deadline(_VERIFY_ASK_S), asked)
     document = report.document()
-    output_id = topics.describe_one(admin(connection), claim.output, Deadline(_VERIFY_ASK_S)).topic_id
     about = (claim.input, claim.output, claim.dead_letter)
     remember_verdict(bootstrap, claim.group, about, document | {"output_id": output_id})
     print_result(document, "\n".join(_lines(report, time.monotonic() - began)), as_json=as_json)

@@ -15,7 +15,7 @@ from harness.secure_stage import DOWNSTREAM, OPERATOR, PARTITIONS, PIPELINE, PRO
 from harness.transactions import make_topics
 
 from brew import acl
-from brew.acl import Purpose
+from brew.acl import Kind, Operation, Purpose, Right
 from brew.deadline import Deadline
 from brew.kafka import topics
 from brew.kafka.topics import CLEANUP_POLICY
@@ -25,6 +25,7 @@ from brew.orders import profile
 from downstream.__main__ import downstream
 from downstream.receive.command import DemoServer
 from pipeline.__main__ import cli as pipeline
+from proof.seed import Seeding, next_number, seed
 from sandbox.store import Redis
 
 ORDERS = 8
@@ -311,3 +312,19 @@ def test_what_only_tells_more_is_missed_by_name_and_an_abort_takes_a_right(resou
     until(lambda: transactional_id not in {open_.transactional_id for open_ in stage.open_transactions()}, "its end")
     code, output = resources.run()
     assert code == ExitCode.DONE, output
+
+
+def test_who_may_only_write_orders_seeds_them(secure: Secure, names: Names) -> None:
+    """The next number is above the last orders where these may be read, and the sum of the ends where not."""
+    make_topics(secure.cluster.connection, names.input, partitions=1)
+    secure.grant(OPERATOR, Right(OPERATOR, Kind.TOPIC, names.input, Operation.WRITE, "its orders"))
+    writer = secure.security.connection(secure.cluster.layout, OPERATOR)
+    for start, connection in ((0, writer), (90, secure.cluster.connection)):
+        seed(
+            connection,
+            Seeding(names.input, 3, start=start),
+            deadline=Deadline(20),
+            advance=lambda _: None,
+            transaction_timeout_s=60,
+        )
+    assert [next_number(one, names.input, Deadline(20)) for one in (writer, secure.cluster.connection)] == [6, 93]
