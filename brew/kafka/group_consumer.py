@@ -172,8 +172,8 @@ class Member:
     def _unreadable(self, record: LogRecord) -> Refused:
         return Refused(
             f"the record at {self._topic}[{record.partition()}] offset {record.offset()} has a header whose name is "
-            "not UTF-8, and the client library can't read it; to leave it out, set the group's offset to "
-            f"{record.offset() + 1}"
+            "not UTF-8, and the client library can't read it; to leave it out, set the group's offset "
+            f"from {record.offset()} to {record.offset() + 1}"
         )
 
     def seek(self, positions: Mapping[int, int]) -> None:
