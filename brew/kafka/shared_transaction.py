@@ -18,7 +18,17 @@ from typing import Any
 
 from brew.acl import Denial, denial_in
 from brew.deadline import Deadline, retry_until
-from brew.errors import Abortable, BrewError, DeadlineExceeded, Denied, Fatal, Fenced, KafkaFailure, Retriable
+from brew.errors import (
+    Abortable,
+    BrewError,
+    DeadlineExceeded,
+    Denied,
+    Fatal,
+    Fenced,
+    KafkaFailure,
+    Retriable,
+    Unreachable,
+)
 from brew.kafka.committed_offset import locator
 from brew.kafka.sink_transaction import SharedEpoch, SourceOffsets, send_offsets_step
 from brew.kafka.transaction import TransactionSettings
@@ -186,14 +196,19 @@ class SharedTransaction:
         """
         kind, key = coordinator
         confirmation, patience_s = self._locator.confirmation, _REQUEST_S
+        answered: BrewError | None = None
 
         async def call(admin: Any) -> Any:
             node = await admin._find_coordinator_id(key, kind)  # noqa: SLF001 - as `group_requests` does
             return await admin._manager.send(request, node_id=node)  # noqa: SLF001 - as above
 
         def once() -> Any:
-            nonlocal patience_s
-            client = confirmation.client(deadline, patience_s)
+            nonlocal patience_s, answered
+            try:
+                client = confirmation.client(deadline, patience_s)
+            except Unreachable as error:
+                # At the deadline there is no time left for a new client: the brokers' last answer is the reason.
+                raise error if answered is None else Retriable(str(answered)) from error
             try:
                 response = client.ask(step, call, deadline.part(patience_s))
             except (KafkaFailure, DeadlineExceeded) as error:
@@ -205,7 +220,8 @@ class SharedTransaction:
             for answer in map(errors.for_code, filter(None, _codes(response))):
                 if not issubclass(answer, _SAME_CONNECTION):
                     confirmation.forget(client)
-                raise self._failure(step, answer)
+                answered = self._failure(step, answer)
+                raise answered
             return response
 
         return retry_until(once, step, deadline, _PAUSE_S)

@@ -17,7 +17,7 @@ from brew.acl import Denial, denial_in
 from brew.attempt import TimedTransaction
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import BrewError, Refused, UsageError
+from brew.errors import BrewError, Refused, Unreachable, UsageError
 from brew.kafka.clients import BATCH_BYTES
 from brew.kafka.sink_transaction import SinkTransaction, SourceOffsets, described, last_in_topic
 from brew.kafka.transaction import TransactionSettings
@@ -88,8 +88,10 @@ class Result:
     def of(cls, error: BrewError, steps: dict[str, float] | None = None) -> Self:
         """Classify an error: one that each attempt would repeat ends the query; otherwise the next attempt decides."""
         text = str(error)
-        advice = next((f"; {why}" for found, why in _FINAL.items() if any(name in text for name in found)), "")
-        final = isinstance(error, Refused | UsageError) or denial_in(text) is Denial.RIGHT or advice
+        why = next((why for found, why in _FINAL.items() if any(name in text for name in found)), "")
+        advice = f"; {why}" if why and why not in text else ""  # a task's error has it already
+        refused = isinstance(error, Refused | UsageError) and not isinstance(error, Unreachable)  # brokers come back
+        final = refused or denial_in(text) is Denial.RIGHT or why
         status, detail = Status.REFUSED if final else Status.FAILED, f"{type(error).__name__}: {text}{advice}"
         return cls(Status.BEHIND if isinstance(error, PositionBehind) else status, detail=detail, steps=steps or {})
 

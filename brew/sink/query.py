@@ -109,6 +109,8 @@ def batch_source(df: DataFrame, batch_id: int) -> BatchSource:
         UsageError: no streaming query is running in this thread.
         Refused: this version of Spark keeps its offsets elsewhere.
     """
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - `brew.ExactlyOnceSink` is named without Spark
+
     context: Any = df.sparkSession.sparkContext
     query = context.getLocalProperty(_QUERY_ID)
     if query is None:
@@ -124,7 +126,7 @@ def batch_source(df: DataFrame, batch_id: int) -> BatchSource:
         before = log.get(batch_id - 1) if batch_id > 0 else None
         previous = before.get().toString() if before is not None and before.isDefined() else None
         return BatchSource(query, run, entry.get().toString(), previous, _ends(entry.get()))
-    except (Py4JError, AttributeError, TypeError) as error:
+    except (Py4JError, PySparkException, AttributeError, TypeError) as error:
         version = df.sparkSession.version
         raise Refused(
             f"the sink can't read the checkpoint's offsets of batch {batch_id} from Spark {version}: {error}; it was "
@@ -135,7 +137,8 @@ def batch_source(df: DataFrame, batch_id: int) -> BatchSource:
 def _ends(entry: Any) -> dict[str, dict[int, int]]:
     """Return where the batch ends in the topics that it reads; sources other than Kafka are left out."""
     found: dict[str, dict[int, int]] = {}
-    offsets = entry.offsets()
+    # Version 2 of the offset log names its sources, and refuses to give their offsets as a sequence.
+    offsets = entry.offsetsMap().values().toSeq() if entry.version() > 1 else entry.offsets()
     for number in range(offsets.size()):
         one = offsets.apply(number)
         if one.isDefined():

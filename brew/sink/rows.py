@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from brew.errors import Refused, UsageError
+from brew.names import checked_topic
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,10 +83,23 @@ def _named_topics(batch: pa.RecordBatch, topic: str | None) -> tuple[list[str], 
     """Return the distinct topics, and each row's as an index into them (None: there is only one)."""
     if topic is not None:
         return [topic], None
+    import pyarrow as pa  # noqa: PLC0415 - loaded only where there are rows, not with `import brew`
+
     coded = batch.column("topic").dictionary_encode()
     if coded.null_count:
         raise Refused("the sink got a row whose topic is null; every row needs a topic, or give the sink one")
-    return coded.dictionary.to_pylist(), coded.indices
+    return [_named(name) for name in coded.dictionary.cast(pa.binary()).to_pylist()], coded.indices
+
+
+def _named(raw: bytes) -> str:
+    """Spark's strings need not be UTF-8, and no topic's name may have more than ASCII."""
+    name = raw.decode("utf-8", "backslashreplace")
+    try:
+        return checked_topic(name, "topic")
+    except UsageError as error:
+        raise Refused(
+            f"the sink got a row with topic {name!r}; a name has 1 to 249 of the characters a-z A-Z 0-9 . _ -"
+        ) from error
 
 
 def _check_destinations(
@@ -122,11 +136,17 @@ def checked_headers(column: pa.ListArray) -> pa.StructArray:
     Return the headers of all rows, concatenated.
 
     Raises:
-        Refused: a header has no key.
+        Refused: a header has no key, or one that consumers can't read.
     """
+    import pyarrow as pa  # noqa: PLC0415 - loaded only where there are rows, not with `import brew`
+
     flat = column.flatten()
     if flat.null_count or flat.field("key").null_count:
         raise Refused("the sink got a row with a header whose key is null; every header needs one")
+    try:
+        flat.field("key").validate(full=True)
+    except pa.ArrowInvalid as error:  # Spark's strings may hold any bytes
+        raise Refused(f"the sink got a row with a header whose key is not UTF-8 ({error})") from error
     return flat
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import operator
 import random
 import threading
 import time
@@ -19,7 +20,7 @@ from brew.attempt import PRODUCE
 from brew.client_config import LAST_PORT, checked_bootstrap, load
 from brew.connection import MECHANISM, Connection
 from brew.deadline import Deadline
-from brew.errors import Abortable, BrewError, Refused, UsageError
+from brew.errors import Abortable, BrewError, DeadlineExceeded, KafkaFailure, Refused, Unreachable, UsageError
 from brew.kafka.clients import BATCH_BYTES, reach
 from brew.kafka.sink_transaction import SinkTransaction, check_brokers, described, max_batch_bytes
 from brew.kafka.transaction import TransactionSettings
@@ -56,7 +57,7 @@ Writers = Literal[1, "tasks"]
 _LONGEST_S = 900.0
 _PAUSE_S, _GROWTH, _LONGEST_PAUSE_S = 0.2, 3.0, 20.0
 """The pause before the second attempt at a batch, its growth factor for the next ones, and its limit."""
-_DESCRIBE_S = 30.0
+_DESCRIBE_S, _LOOK_S = 30.0, 5.0
 _ABANDON_S = 5.0
 _NEARLY = 0.8
 """The part of the transaction time-out from which it may be the reason: a batch's first rows take time, too."""
@@ -64,6 +65,8 @@ _LONGEST_NAME, _MOST_ATTEMPTS = 249, 1_000
 _last_calls: dict[tuple[str, str], tuple[str, int, int]] = {}
 """By a sink's name and its position's topic: the query's run, the batch, and the hash of the plan that was written."""
 _LONGEST_FRAME = 10_000
+_LAST_ID = 2**63 - 1
+"""The position is the next batch's id, and an offset has 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +199,7 @@ class ExactlyOnceSink:
         """
         check_session(df)
         check_batch_job(df)
-        if batch_id < 0:
-            raise UsageError(f"batch_id is {batch_id}: it has to be 0 or more")
+        batch_id = _checked_id(batch_id)
         with self._alone(), self._telemetry.batch(batch_id), self._advised():
             frame = self._selected(df)
             self._check_cluster()
@@ -218,7 +220,7 @@ class ExactlyOnceSink:
 
         For a position that was lost, or a checkpoint that is known to be right; nothing checks that.
         """
-        deadline = Deadline(FENCE_S)
+        batch_id, deadline = _checked_id(batch_id), Deadline(FENCE_S)
         settings = TransactionSettings(self.connection, self.name, self.timeout_s)
         kafka = SinkTransaction(settings, self.position_topic)
         try:
@@ -268,8 +270,11 @@ class ExactlyOnceSink:
         return df.select(*names)
 
     def _check_cluster(self) -> None:
-        """Check the brokers' version and the position's topic, once per sink."""
+        """Check the brokers' version once per sink, and for each batch whether the position's topic was recreated."""
         if self._checked:
+            # Brokers that are away are the attempts' matter.
+            with contextlib.suppress(Unreachable, DeadlineExceeded, KafkaFailure):
+                self._topic_id = described(self.connection, self.position_topic, Deadline(_LOOK_S)).topic_id
             return
         deadline = Deadline(_DESCRIBE_S)
         reach(self.connection, deadline)  # its error names the servers, and a refused login
@@ -375,6 +380,14 @@ def _check_number(setting: str, value: object, least: float, most: float, kind: 
     if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
         name = "a whole number" if kind is int else "a number"
         raise UsageError(f"{setting} is {value!r}: it has to be {name} from {least:g} to {most:g}")
+
+
+def _checked_id(batch_id: object) -> int:
+    """Return a batch's id as Python's own type of number; numpy's are taken, too."""
+    number = None if isinstance(batch_id, bool) or not hasattr(batch_id, "__index__") else operator.index(batch_id)
+    if number is None or not 0 <= number < _LAST_ID:
+        raise UsageError(f"batch_id is {batch_id!r}: it has to be a whole number from 0 to {_LAST_ID - 1}")
+    return number
 
 
 def _mechanisms(connection: Connection) -> set[object]:

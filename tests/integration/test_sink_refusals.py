@@ -13,6 +13,7 @@ from harness.names import Names
 from harness.pipeline import Stage
 from harness.sinks import SinkStage
 from harness.transactions import STEP_S, make_topics
+from pyspark.sql import DataFrame
 
 from brew.deadline import Deadline
 from brew.errors import BrewError, Refused
@@ -89,6 +90,21 @@ def test_a_topic_that_was_created_again(it: SinkStage) -> None:
     text = refusal(it)
     assert "is at batch 1" in text
     assert "its topic was deleted and created again" in text or "it was deleted and created again" in text
+
+
+def test_a_topic_that_is_created_again_between_two_batches_of_one_run(it: SinkStage) -> None:
+    """The running sink took its first look for true, and the next start refused instead of the next batch."""
+    it.feed(30, start=30)
+    sink = it.sink()
+
+    def recreated_after(df: DataFrame, batch_id: int) -> None:
+        sink(df, batch_id)
+        if batch_id == 1:
+            it.recreate(it.stage.names.output)
+
+    with pytest.raises(Refused, match=r"is at batch 2.*created again"):
+        it.run(it.copied(15), recreated_after)
+    assert it.values() == Counter()
 
 
 def test_the_way_out_of_a_recreated_topic_on_the_sink_that_refused(it: SinkStage) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -134,6 +135,9 @@ def missing(topic: str) -> int:
         (["out", "late"], [4, 3], {"out": 5, "late": 3}.__getitem__, r"partition 3 of topic 'late', .* \(0 to 2\)"),
         (["out", "late"], None, missing, "no topic out"),
         ([None, None], [0, 1], not_asked, "a row whose topic is null"),
+        (["out", ""], None, {"out": 5}.__getitem__, "a row with topic '';"),
+        (["out", ".."], None, {"out": 5}.__getitem__, r"a row with topic '\.\.'; a name has 1 to 249 of"),
+        (["größe", "out"], None, not_asked, "a row with topic 'größe'"),
     ],
 )
 def test_a_destination_that_does_not_exist_is_refused(
@@ -168,3 +172,20 @@ def test_a_header_without_a_key_is_refused() -> None:
     assert len(list(rows_of(batch.slice(0, 1), "out"))) == 1
     with pytest.raises(Refused, match="a header whose key is null"):
         checked_headers(pa.array([[None]], headers.type))
+
+
+def test_a_header_or_topic_that_is_not_utf_8_is_refused() -> None:
+    """Spark's strings hold any bytes. Consumers could not read such a header, and the sink none of the topic's."""
+
+    def text(data: bytes) -> pa.Array:
+        return pa.Array.from_buffers(
+            pa.string(), 1, [None, pa.py_buffer(struct.pack("ii", 0, len(data))), pa.py_buffer(data)]
+        )
+
+    one = pa.StructArray.from_arrays([text(b"\xc3\x28"), pa.array([b"x"])], ["key", "value"])
+    headers = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), one)
+    with pytest.raises(Refused, match="a header whose key is not UTF-8"):
+        checked_headers(headers)
+    batch = pa.RecordBatch.from_pydict({"value": pa.array(["a"]), "topic": text(b"\xc3\x28")})
+    with pytest.raises(Refused, match=r"a row with topic .*xc3\("):
+        destinations_of(batch, None, not_asked)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import brew
@@ -146,3 +147,15 @@ def test_importing_brew_loads_neither_spark_nor_a_client() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert ran.stdout.splitlines() == ["[]", "['confluent_kafka']"]
+
+
+@pytest.mark.parametrize("batch_id", [2.5, True, "3", -1, 2**63 - 1, None])
+def test_a_batch_is_a_whole_number_that_an_offset_has_room_for(
+    monkeypatch: pytest.MonkeyPatch, batch_id: object
+) -> None:
+    for check in ("check_session", "check_batch_job"):
+        monkeypatch.setattr(sinks, check, lambda _: None)
+    for call in (lambda: sink().write(NO_FRAME, batch_id), lambda: sink().start_at(batch_id)):  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match=f"batch_id is {batch_id!r}: it has to be a whole number from 0 to"):
+            call()
+    assert sinks._checked_id(np.int64(5)) == 5

@@ -9,7 +9,7 @@ import pytest
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Abortable, BrewError, DeadlineExceeded, Denied, Fatal, Fenced, Retriable
+from brew.errors import Abortable, BrewError, DeadlineExceeded, Denied, Fatal, Fenced, Retriable, Unreachable
 from brew.kafka import shared_transaction
 from brew.kafka.shared_transaction import SharedTransaction
 from brew.kafka.transaction import TransactionSettings
@@ -26,7 +26,9 @@ class Coordinator:
         self.confirmation = self
         self._request_s = 0.0
 
-    def client(self, _deadline: Deadline, request_s: float) -> Coordinator:
+    def client(self, deadline: Deadline, request_s: float) -> Coordinator:
+        if deadline.remaining_s() <= 0:
+            raise Unreachable("no Kafka broker answered")
         self._request_s = request_s
         return self
 
@@ -105,3 +107,13 @@ def test_a_commit_without_an_answer_is_an_open_question(monkeypatch: pytest.Monk
     kafka, _ = driver(monkeypatch, Retriable("cut off"))
     with pytest.raises(DeadlineExceeded, match="commit: still failing"):
         kafka.commit(Deadline(0.1))
+
+
+def test_what_brokers_answered_last_is_the_reason_when_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last attempt has no time left for a client of its own, and "no broker answered" sends people elsewhere."""
+    kafka, coordinator = driver(monkeypatch, NOT_COORDINATOR)
+    with pytest.raises(DeadlineExceeded, match="NotCoordinatorError"):
+        kafka.fence(Deadline(0.1))
+    assert coordinator.calls > 1
+    with pytest.raises(Unreachable, match="no Kafka broker answered"):
+        kafka.fence(Deadline(1e-9))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brew.connection import Connection
-from brew.errors import Abortable, Denied, Fatal, Fenced, Refused
+from brew.errors import Abortable, Denied, Fatal, Fenced, Refused, Unreachable
 from brew.kafka import oauth
 from brew.kafka.shared_writer import adopted
 from brew.kafka.sink_transaction import SharedEpoch
@@ -115,12 +115,19 @@ def test_a_failed_task_or_two_in_one_partition_end_the_batch_with_the_reason(
         (PositionBehind("an old answer"), Status.BEHIND),
         (Fenced("c"), Status.FAILED),
         (Abortable("d"), Status.FAILED),
+        (Unreachable("brokers come back"), Status.FAILED),
         (Fatal("fence: InvalidTransactionTimeoutError for transactional id x"), Status.REFUSED),
         (Fatal("fence: larger than the maximum value (INVALID_TRANSACTION_TIMEOUT)"), Status.REFUSED),
     ],
 )
 def test_refusals_end_the_query_and_other_errors_the_attempt(error: Exception, status: Status) -> None:
     assert Result.of(error).status is status  # type: ignore[arg-type]
+
+
+def test_advice_that_a_task_gave_is_not_given_again() -> None:
+    once = Result.of(Abortable("produce: MessageSizeTooLargeError")).detail.partition(": ")[2]
+    assert once.count("raise that") == 1
+    assert Result.of(Refused(once)).detail == f"Refused: {once}"
 
 
 @given(st.sampled_from(Status), st.integers(0, 2**53), WORDS, st.lists(WORDS), st.integers(-1, 2**31))
