@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from aiokafka.record.util import calc_crc32c
 
 Array = np.ndarray[Any, Any]
 
@@ -58,7 +58,7 @@ class ArrowBatch:
         checked = _CHECKED.pack(_TRANSACTIONAL, last, now, now, producer_id, epoch, sequence, self.count)
         body = b"".join((checked, self.records))
         length = len(body) + _LENGTH_AND_CRC.size - _AFTER_LENGTH
-        self._encoded = _LENGTH_AND_CRC.pack(0, length, _NO_LEADER_EPOCH, _MAGIC, calc_crc32c(body)) + body
+        self._encoded = _LENGTH_AND_CRC.pack(0, length, _NO_LEADER_EPOCH, _MAGIC, google_crc32c.value(body)) + body
 
     def _build(self) -> bytes:
         return self._encoded
@@ -189,12 +189,16 @@ def _varints(values: Array) -> pa.Array:
     else:
         size = np.ones(len(values), np.int64)
         for bits in range(7, 7 * _LONGEST_VARINT, 7):
-            size += coded >= 1 << bits
-        shifts = np.arange(int(size.max()))
-        data = (coded[:, None] >> 7 * shifts & 0x7F).astype(np.uint8)
-        data |= np.where(shifts < size[:, None] - 1, 0x80, 0).astype(np.uint8)
-        data = data[shifts < size[:, None]]
+            longer = coded >= 1 << bits
+            if not longer.any():
+                break
+            size += longer
         offsets = np.concatenate([[0], np.cumsum(size)])
+        data = np.empty(int(offsets[-1]), np.uint8)
+        for place in range(int(size.max())):
+            rows = slice(None) if place == 0 else np.flatnonzero(size > place)
+            more = np.where(size[rows] > place + 1, 0x80, 0)
+            data[offsets[:-1][rows] + place] = coded[rows] >> 7 * place & 0x7F | more
     return pa.Array.from_buffers(pa.large_binary(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 

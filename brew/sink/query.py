@@ -82,9 +82,13 @@ def wake_workers() -> threading.Thread | None:
 
 def _import_writers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Import the modules that write; unpickling this function imports most of what a batch needs."""
-    import brew.kafka.arrow_batches  # noqa: PLC0415 - on the executor
-    import brew.kafka.shared_writer  # noqa: PLC0415, F401 - as above
+    import pyarrow as pa  # noqa: PLC0415 - on the executor
 
+    import brew.kafka.arrow_batches  # noqa: PLC0415 - as above
+    import brew.kafka.shared_writer  # noqa: PLC0415 - as above
+    import brew.sink.tasks  # noqa: PLC0415, F401 - as above
+
+    pa.scalar(0)  # imports pandas, which takes 0.4 s
     yield from batches
 
 

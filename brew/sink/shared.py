@@ -9,12 +9,9 @@ duplicate whatever the batch holds, so a repeated attempt would lose rows silent
 from __future__ import annotations
 
 import functools
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import functions as sf
 
 from brew.attempt import TimedTransaction
@@ -26,8 +23,7 @@ from brew.names import CrashPoint
 from brew.offsets import Committed
 from brew.sink.batch import FENCE_S, RESULT_SCHEMA, BatchJob, Result, Status
 from brew.sink.query import in_few_tasks, is_narrow, tasks_of, was_repeated
-from brew.sink.rows import checked_headers, destinations_of
-from brew.spark.worker import tune_worker
+from brew.sink.tasks import encoded_rows, partition_count, write_share
 from brew.transaction import Write, transact
 
 if TYPE_CHECKING:
@@ -37,10 +33,6 @@ if TYPE_CHECKING:
 _LONGEST_S = 24 * 3600.0
 """For a batch's Spark job, which has no limit of its own; the transaction time-out applies from the first row on."""
 _ENCODED = "topic string, partition int, count int, records binary"
-_BATCH_BYTES = 512 * 1024
-"""The target for a record batch; framing may double the size of tiny records, hence half of the topic's limit."""
-_CHUNK_BYTES = 256 * 1024 * 1024
-"""The maximum to encode at once: Spark's Arrow batches are smaller, unless configured otherwise."""
 _SPECULATION = "spark.speculation"
 _OUT_OF_ORDER = "OutOfOrderSequenceNumber"
 """Two writers of one partition count its sequence numbers separately; brokers refuse one that is not the next."""
@@ -94,16 +86,10 @@ class SharedWriter:
         """
         # Requested for each batch: the topic may have gained partitions.
         known = {} if job.topic is None else {job.topic: job.partitions(job.topic)}
-        count_of = functools.partial(_count, job, epoch, known)
-        encode = functools.partial(_encode, job, count_of)
+        encode = functools.partial(encoded_rows, job, functools.partial(partition_count, job, epoch, known))
         speculation = frame.sparkSession.sparkContext.getConf().get(_SPECULATION, "false").lower() == "true"
         shuffled = self._always_shuffle or not _stays(frame)
-
-        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            tune_worker()
-            result = _write_share(job, epoch, batches if shuffled else encode(batches), speculation=speculation)
-            yield pa.RecordBatch.from_pydict({"result": pa.array([result.encoded()], pa.binary())})
-
+        task = functools.partial(write_share, job, epoch, None if shuffled else encode, speculation=speculation)
         ready = _shuffled(in_few_tasks(frame).mapInArrow(encode, _ENCODED), known) if shuffled else frame
         rows = ready.mapInArrow(task, RESULT_SCHEMA).collect()
         shares = [Result.decoded(bytes(row.result)) for row in rows]
@@ -158,76 +144,3 @@ def _shuffled(encoded: DataFrame, known: Mapping[str, int]) -> DataFrame:
     else:
         share += sf.crc32(sf.coalesce("topic", sf.lit("")))
     return encoded.repartitionById(writers, sf.pmod(share, sf.lit(writers)).cast("int"))
-
-
-_counts: dict[tuple[str, str, int, int], int] = {}
-
-
-def _count(job: BatchJob, epoch: SharedEpoch, known: Mapping[str, int], topic: str) -> int:
-    """Return a topic's number of partitions; for a topic named by rows, requested once per process and epoch."""
-    if topic in known:
-        return known[topic]
-    asked = (job.connection.bootstrap, topic, epoch.producer_id, epoch.epoch)
-    if asked not in _counts:
-        if _counts and next(iter(_counts))[2:] != asked[2:]:
-            _counts.clear()
-        _counts[asked] = job.partitions(topic)
-    return _counts[asked]
-
-
-def _encode(
-    job: BatchJob, count_of: Callable[[str], int], batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Encode rows as Kafka's record batches; an error becomes a row without a topic that holds its description."""
-    from brew.kafka.arrow_batches import SCHEMA, Records, encoded  # noqa: PLC0415 - aiokafka, only for writers
-
-    tune_worker()
-    for batch in batches:
-        step = max(1, batch.num_rows * _CHUNK_BYTES // max(1, batch.nbytes))
-        for start in range(0, batch.num_rows, step):
-            rows = batch.slice(start, step)
-            columns = dict(zip(rows.schema.names, rows.columns, strict=True))
-            try:
-                if "headers" in columns:
-                    checked_headers(columns["headers"])
-                destinations, names = destinations_of(rows, job.topic, count_of)
-                records = Records(columns["value"], columns.get("key"), columns.get("headers"), destinations, names)
-                yield encoded(records, job.sink_headers, min(_BATCH_BYTES, job.batch_bytes // 2))
-            except BrewError as error:
-                refused = {"topic": None, "partition": 0, "count": 0, "records": Result.of(error).encoded()}
-                yield pa.RecordBatch.from_pylist([refused], SCHEMA)
-
-
-def _write_share(job: BatchJob, epoch: SharedEpoch, encoded: Iterator[pa.RecordBatch], *, speculation: bool) -> Result:
-    """Write one task's record batches; a repeated attempt writes nothing and reports it."""
-    context = TaskContext.get()
-    attempt, stage = (0, -1) if context is None else (context.attemptNumber(), context.stageId())
-    if attempt > 0:
-        if speculation:
-            # Spark ends this attempt as soon as the first one succeeds; the batch fails only if that does not happen.
-            threading.Event().wait(job.timeout_s / 2)
-        return Result(Status.FAILED, detail=f"produce: Spark started a task again (attempt {attempt})", stage=stage)
-    from brew.kafka.shared_writer import write  # noqa: PLC0415 - aiokafka, only for writers
-
-    crash = job.crash is not None and job.crash.point is CrashPoint.MID_PRODUCE
-    half_way = (lambda: job.may_crash()(CrashPoint.MID_PRODUCE)) if crash else None
-    try:
-        written = write(epoch, _checked(encoded), half_way)
-    except BrewError as error:
-        failed = Result.of(error)
-        return Result(failed.status, detail=failed.detail, stage=stage)
-    partitions = sorted(f"{topic}/{partition}" for topic, partition in written.destinations)
-    return Result(Status.WRITTEN, written.records, partitions=partitions, stage=stage)
-
-
-def _checked(encoded: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """
-    Raises:
-        Refused, Abortable: what `_encode` found, in this task or in one before the shuffle.
-    """
-    for batch in encoded:
-        wrong = batch.filter(batch.column("topic").is_null())
-        if wrong.num_rows:
-            found = Result.decoded(wrong.column("records")[0].as_py())
-            raise (Refused if found.status is Status.REFUSED else Abortable)(found.detail.partition(": ")[2])
-        yield batch
