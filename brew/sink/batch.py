@@ -38,16 +38,20 @@ _DESCRIBE_S = 30.0
 
 
 _FINAL = {
-    ("MSG_SIZE_TOO_LARGE", "MessageSizeTooLarge"): (
+    ("(MSG_SIZE_TOO_LARGE)", "(MessageSizeTooLargeError)"): (
         "a record, or where rows name their topics a record batch of up to 1 MB, is larger than max.message.bytes of "
         "its topic: raise that"
     ),
-    ("INVALID_RECORD", "InvalidRecord"): "a topic with cleanup.policy=compact takes no row without a key",
-    ("INVALID_TRANSACTION_TIMEOUT", "InvalidTransactionTimeout"): (
+    ("(INVALID_RECORD)", "(InvalidRecordError)"): "a topic with cleanup.policy=compact takes no row without a key",
+    ("(INVALID_TRANSACTION_TIMEOUT)", ": InvalidTransactionTimeoutError "): (
         "transaction_timeout_s is larger than the brokers' transaction.max.timeout.ms: lower it"
     ),
 }
-"""The brokers' refusals that each attempt would get again, by librdkafka's name and the Python clients', and why."""
+"""
+The brokers' refusals that each attempt would get again, by librdkafka's name and the Python clients', and why.
+
+With the marks around them, which no topic's name has: a topic may be called InvalidRecords.
+"""
 
 
 class Status(enum.StrEnum):

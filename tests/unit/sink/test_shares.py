@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brew.connection import Connection
-from brew.errors import Abortable, Denied, Fatal, Fenced, Refused, Unreachable
+from brew.errors import Abortable, Denied, Fatal, Fenced, Refused, Retriable, Unreachable
 from brew.kafka import oauth
 from brew.kafka.shared_writer import adopted
 from brew.kafka.sink_transaction import SharedEpoch
@@ -118,14 +118,19 @@ def test_a_failed_task_or_two_in_one_partition_end_the_batch_with_the_reason(
         (Unreachable("brokers come back"), Status.FAILED),
         (Fatal("fence: InvalidTransactionTimeoutError for transactional id x"), Status.REFUSED),
         (Fatal("fence: larger than the maximum value (INVALID_TRANSACTION_TIMEOUT)"), Status.REFUSED),
+        (Abortable("produce: [Error 87] INVALID_RECORD (InvalidRecordError)"), Status.REFUSED),
+        (Abortable("commit: Broker failed to validate record (INVALID_RECORD)"), Status.REFUSED),
+        (Fenced("fence: ProducerFencedError for transactional id x:InvalidRecords:sink: a newer"), Status.FAILED),
+        (Retriable("send-offsets of group x in topic MSG_SIZE_TOO_LARGE: (NOT_COORDINATOR)"), Status.FAILED),
     ],
 )
 def test_refusals_end_the_query_and_other_errors_the_attempt(error: Exception, status: Status) -> None:
+    """A topic's name may contain that of an error."""
     assert Result.of(error).status is status  # type: ignore[arg-type]
 
 
 def test_advice_that_a_task_gave_is_not_given_again() -> None:
-    once = Result.of(Abortable("produce: MessageSizeTooLargeError")).detail.partition(": ")[2]
+    once = Result.of(Abortable("produce: x (MessageSizeTooLargeError)")).detail.partition(": ")[2]
     assert once.count("raise that") == 1
     assert Result.of(Refused(once)).detail == f"Refused: {once}"
 
