@@ -63,7 +63,10 @@ _NEARLY = 0.8
 """The part of the transaction time-out from which it may be the reason: a batch's first rows take time, too."""
 _LONGEST_NAME, _MOST_ATTEMPTS = 249, 1_000
 _last_calls: dict[tuple[str, str], tuple[str, int, int]] = {}
-"""By a sink's name and its position's topic: the query's run, the batch, and the hash of the plan that was written."""
+"""
+By a sink's name and the id of its position's topic: the query's run, the batch, and the hash of the plan that was
+written. Sinks on two clusters may have one name and equally named topics, but no two topics have the same id.
+"""
 _LONGEST_FRAME = 10_000
 _LAST_ID = 2**63 - 1
 """The position is the next batch's id, and an offset has 64 bits."""
@@ -188,7 +191,7 @@ class ExactlyOnceSink:
             previous = None if source.previous is None else fingerprint(source.previous)
             batch = Batch(self.name, self.position_topic, batch_id, metadata, previous)
             self._run(frame, replace(self._job(batch), source_group=self.source_group, source_offsets=source.ends))
-            _last_calls[self.name, self.position_topic] = call
+            _last_calls[self.name, self._topic_id] = call
 
     def write(self, df: DataFrame, batch_id: int) -> bool:
         """
@@ -244,7 +247,7 @@ class ExactlyOnceSink:
 
     def _check_only_call(self, call: tuple[str, int, int]) -> None:
         """Refuse other rows under a batch that this run has written: they would be dropped as already written."""
-        last = _last_calls.get((self.name, self.position_topic))
+        last = _last_calls.get((self.name, self._topic_id))
         if last is not None and last[:2] == call[:2] and last != call:
             raise Refused(
                 f"sink {self.name!r}: batch {call[1]} of this query was written by an earlier call, with another "

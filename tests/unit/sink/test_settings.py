@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from brew.errors import Abortable, Refused, Unreachable, UsageError
 from brew.sink import sink as sinks
 from brew.sink.batch import BatchJob, Result, Status
 from brew.sink.position import Batch, PositionMetadata
+from brew.sink.query import BatchSource
 
 
 def sink(**settings: Any) -> brew.ExactlyOnceSink:
@@ -87,6 +89,31 @@ def test_only_a_slow_batch_is_blamed_on_the_transaction_timeout(
     monkeypatch.setattr(brew.ExactlyOnceSink, "_attempt", lambda *_: failed)
     with pytest.raises(Abortable, match=advised):
         sink(attempts=1)._run(NO_FRAME, JOB)
+
+
+def test_a_batch_goes_to_two_clusters_under_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names are unique per cluster. The second cluster's half was refused as another DataFrame of the first's batch."""
+    written = list[str]()
+
+    def check_cluster(sink: brew.ExactlyOnceSink) -> None:
+        sink._topic_id = f"id of out at {sink.connection.bootstrap}"
+
+    def run(sink: brew.ExactlyOnceSink, _frame: Any, _job: BatchJob) -> bool:
+        written.append(sink.connection.bootstrap)
+        return True
+
+    monkeypatch.setattr(sinks, "check_session", lambda _: None)
+    monkeypatch.setattr(sinks, "batch_source", lambda *_: BatchSource("query", "run", "[]", None, {}))
+    monkeypatch.setattr(brew.ExactlyOnceSink, "_selected", lambda _, frame: frame)
+    monkeypatch.setattr(brew.ExactlyOnceSink, "_check_cluster", check_cluster)
+    monkeypatch.setattr(brew.ExactlyOnceSink, "_run", run)
+    clusters = [brew.ExactlyOnceSink(f"{name}:1", name="revenue", topic="out") for name in ("eu", "us")]
+    odd, even = (cast("Any", SimpleNamespace(semanticHash=lambda number=number: number)) for number in (1, 2))
+    for cluster, frame in zip(clusters, (odd, even), strict=True):
+        cluster(frame, 0)
+    assert written == ["eu:1", "us:1"]
+    with pytest.raises(Refused, match="with another DataFrame"):
+        clusters[0](even, 0)
 
 
 BEHIND = Result(Status.BEHIND, detail="PositionBehind: Kafka's position is batch 1")
