@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from brew.acl import advice
-from brew.attempt import PRODUCE
+from brew.attempt import BEGIN, COMMIT, PRODUCE
 from brew.client_config import LAST_PORT, checked_bootstrap, load
 from brew.connection import MECHANISM, Connection
 from brew.deadline import Deadline
@@ -178,7 +178,8 @@ class ExactlyOnceSink:
             UsageError: the sink can't write rows, or a session, of this kind, or another thread's batch is not written.
             Refused: checkpoint and Kafka do not belong together; the text says what each has, and the ways out. Or this
                 batch was written with another DataFrame.
-            Abortable: the batch was aborted as often as ``attempts`` allows; nothing of it is visible.
+            Abortable: the batch failed as often as ``attempts`` allows; nothing of it is visible, unless the text says
+                that a commit got no answer.
         """
         check_session(df)
         with self._alone(), self._telemetry.batch(batch_id), self._advised():
@@ -299,6 +300,7 @@ class ExactlyOnceSink:
             pipeline = self._crash.mode is CrashMode.PIPELINE
             job = replace(job, crash=replace(self._crash, processes=driver_processes(frame) if pipeline else ()))
         batch_id, pause_s, result, began = job.batch.batch_id, _PAUSE_S, None, time.monotonic()
+        unanswered = False
         for number in range(1, self.attempts + 1):
             try:
                 result = self._telemetry.attempt(batch_id, functools.partial(self._attempt, frame, job))
@@ -314,6 +316,8 @@ class ExactlyOnceSink:
                 return result.status is Status.WRITTEN
             if result.status is Status.REFUSED or (result.status is Status.BEHIND and number == self.attempts):
                 raise Refused(result.detail.partition(": ")[2])
+            # A commit that failed may have been applied, until a later attempt's locate finds the batch missing.
+            unanswered = COMMIT in result.steps or (unanswered and BEGIN not in result.steps)
             job = job.first_attempt()
             if number < self.attempts and is_stopping(frame):
                 break
@@ -321,9 +325,12 @@ class ExactlyOnceSink:
                 # The holder of the id, or an unavailable broker, needs time; two holders must get out of step.
                 time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - a pause, not a secret
                 pause_s = min(pause_s * _GROWTH, _LONGEST_PAUSE_S)
+        done, visible = "written", "nothing of it is visible"
+        if unanswered:
+            done, visible = "confirmed", "a commit got no answer, so it is visible as a whole or not at all"
         raise Abortable(
-            f"sink {self.name!r}: batch {batch_id} was not written in {number} attempts, the last one: "
-            f"{result.detail if result else ''}; nothing of it is visible; {self._next_step(result)}"
+            f"sink {self.name!r}: batch {batch_id} was not {done} in {number} attempts, the last one: "
+            f"{result.detail if result else ''}; {visible}; {self._next_step(result)}"
         )
 
     def _abandon(self) -> None:

@@ -91,6 +91,33 @@ def test_only_a_slow_batch_is_blamed_on_the_transaction_timeout(
         sink(attempts=1)._run(NO_FRAME, JOB)
 
 
+COMMITTING = {"fence": 0.1, "locate": 0.1, "begin": 0.0, "produce": 0.1, "send-offsets": 0.1, "commit": 30.0}
+LOST_ANSWER = Result(Status.FAILED, detail="DeadlineExceeded: commit: ", steps=COMMITTING)
+NO_FENCE = Result(Status.FAILED, detail="DeadlineExceeded: fence: ", steps={"fence": 60.0})
+NO_BATCH_OUT = Result(Status.FAILED, detail="Abortable: produce: ", steps={"fence": 0.1, "locate": 0.1, "begin": 0.0})
+OPEN = r"was not confirmed in \d attempts.* a commit got no answer, so it is visible as a whole or not at all"
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ([LOST_ANSWER], OPEN),
+        ([LOST_ANSWER, NO_FENCE], OPEN),
+        ([LOST_ANSWER, NO_BATCH_OUT], r"was not written in 2 attempts.* nothing of it is visible"),
+    ],
+)
+def test_a_batch_whose_commit_got_no_answer_is_not_called_invisible(
+    monkeypatch: pytest.MonkeyPatch, answers: list[Result], said: str
+) -> None:
+    """Brokers may have applied it; a later attempt's locate tells, if it comes that far."""
+    left = [*answers]
+    monkeypatch.setattr(sinks, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(sinks, "is_stopping", lambda _: False)
+    monkeypatch.setattr(brew.ExactlyOnceSink, "_attempt", lambda *_: left.pop(0))
+    with pytest.raises(Abortable, match=said):
+        sink(attempts=len(answers))._run(NO_FRAME, JOB)
+
+
 def test_a_batch_goes_to_two_clusters_under_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names are unique per cluster. The second cluster's half was refused as another DataFrame of the first's batch."""
     written = list[str]()
