@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -207,6 +208,7 @@ def partitions_of(keys: pa.Array, partitions: int) -> np.ndarray[Any, Any]:
     """
     Return each key's partition by Kafka's default partitioner (murmur2); rows without a key are distributed in turn.
 
+    Their turns begin anywhere: from the first partition on, it would get all rows of micro-batches with one row each.
     Vectorized: each step handles the same four bytes of all keys that are long enough.
     """
     import numpy as np  # noqa: PLC0415 - loaded only where there are rows, not with `import brew`
@@ -220,7 +222,8 @@ def partitions_of(keys: pa.Array, partitions: int) -> np.ndarray[Any, Any]:
     found: np.ndarray[Any, Any] = ((hashes & _POSITIVE) % partitions).astype(np.int32)
     if keys.null_count:
         without = np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False))
-        found[without] = np.arange(len(without)) % partitions
+        begin = random.randrange(partitions)  # noqa: S311 - a place, not a secret
+        found[without] = (begin + np.arange(len(without))) % partitions
     return found
 
 
