@@ -46,6 +46,10 @@ _FINAL = {
     ("(INVALID_TRANSACTION_TIMEOUT)", ": InvalidTransactionTimeoutError "): (
         "transaction_timeout_s is larger than the brokers' transaction.max.timeout.ms: lower it"
     ),
+    ("(OFFSET_METADATA_TOO_LARGE)", ": OffsetMetadataTooLargeError "): (
+        "the brokers' offset.metadata.max.bytes is smaller than what a sink stores with its offsets, up to 510 bytes: "
+        "raise that"
+    ),
 }
 """
 The brokers' refusals that each attempt would get again, by librdkafka's name and the Python clients', and why.

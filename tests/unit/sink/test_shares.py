@@ -120,6 +120,8 @@ def test_a_failed_task_or_two_in_one_partition_end_the_batch_with_the_reason(
         (Fatal("fence: larger than the maximum value (INVALID_TRANSACTION_TIMEOUT)"), Status.REFUSED),
         (Abortable("produce: [Error 87] INVALID_RECORD (InvalidRecordError)"), Status.REFUSED),
         (Abortable("commit: Broker failed to validate record (INVALID_RECORD)"), Status.REFUSED),
+        (Fatal("send-offsets of group x in topic t: OffsetMetadataTooLargeError for id x"), Status.REFUSED),
+        (Abortable("send-offsets: Offset metadata string too large (OFFSET_METADATA_TOO_LARGE)"), Status.REFUSED),
         (Fenced("fence: ProducerFencedError for transactional id x:InvalidRecords:sink: a newer"), Status.FAILED),
         (Retriable("send-offsets of group x in topic MSG_SIZE_TOO_LARGE: (NOT_COORDINATOR)"), Status.FAILED),
     ],
