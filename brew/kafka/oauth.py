@@ -21,7 +21,8 @@ from brew.errors import Denied, Refused, Retriable
 
 _FETCH_S = 10.0
 _MOST_BYTES = 1_000_000
-_SERVERS_FAULT = 500
+_SERVERS_FAULT, _LATER = 500, {408, 429}
+"""HTTP answers that may be another one soon: the server's own errors, and a client that is slow, or asks too often."""
 _USED = 0.8  # the fraction of its lifetime after which the next token is fetched
 _DEFAULT_LIFE_S = 300.0
 _SIGNER, _SIGNER_MODULE = "aws-msk-iam-sasl-signer-python", "aws_msk_iam_sasl_signer"
@@ -95,7 +96,8 @@ def client_settings(connection: Connection) -> dict[str, Any]:
 
 def _fetched(settings: Mapping[str, Any], now: float) -> Token:
     """Fetch a token with the client's credentials (RFC 6749, section 4.4)."""
-    import ssl  # noqa: PLC0415 - Python's own HTTP and TLS are slow to import, and rarely needed
+    import http.client  # noqa: PLC0415 - Python's own HTTP and TLS are slow to import, and rarely needed
+    import ssl  # noqa: PLC0415
     import urllib.error  # noqa: PLC0415
     import urllib.parse  # noqa: PLC0415
     import urllib.request  # noqa: PLC0415
@@ -112,11 +114,12 @@ def _fetched(settings: Mapping[str, Any], now: float) -> Token:
         text, life_s = str(found["access_token"]), float(found.get("expires_in", _DEFAULT_LIFE_S))
     except urllib.error.HTTPError as error:
         error.close()
-        raise (Denied if error.code < _SERVERS_FAULT else Retriable)(
-            _no_token(settings, f"HTTP {error.code}")
-        ) from error
+        passing = error.code >= _SERVERS_FAULT or error.code in _LATER
+        raise (Retriable if passing else Denied)(_no_token(settings, f"HTTP {error.code}")) from error
     except OSError as error:
         raise Retriable(_no_token(settings, str(error))) from error
+    except http.client.HTTPException as error:  # something else than HTTP, or an answer that broke off
+        raise Retriable(_no_token(settings, repr(error))) from error
     except (ValueError, KeyError, TypeError) as error:
         raise Denied(_no_token(settings, f"its answer holds none ({type(error).__name__})")) from error
     return Token(text, now + _USED * life_s, now + life_s)

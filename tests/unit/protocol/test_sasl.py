@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -115,6 +116,36 @@ def test_a_token_that_still_holds_is_used_while_the_endpoint_is_away(oidc: Conne
     assert oauth.token(settings, lambda: 99.9).text == "t-1"
     with pytest.raises(Retriable, match="HTTP 503"):
         oauth.token(settings, lambda: 100.0)
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n", "HTTP 429"),
+        (b"\x15\x03\x01 no HTTP\r\n\r\n", "BadStatusLine"),
+        (b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n20\r\n{"access', "IncompleteRead"),
+    ],
+)
+def test_an_endpoint_that_limits_requests_or_breaks_off_is_asked_again(tmp_path: Path, raw: bytes, said: str) -> None:
+    """A rate limit ended a run that still had a token; the others ended it with a stack trace of Python's HTTP."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            for _ in range(2):
+                client, _ = server.accept()
+                with client:
+                    client.recv(100_000)
+                    client.sendall(raw)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/token"
+        settings = connection(tmp_path, OIDC.format(url=url)).settings()
+        with pytest.raises(Retriable, match=f"no token for client enricher from {url}: .*{said}"):
+            oauth.token(settings)
+        oauth._kept[url, "enricher", "kafka", "None"] = oauth.Token("t-1", 80.0, 100.0)
+        assert oauth.token(settings, lambda: 90.0).text == "t-1"
+        thread.join()
 
 
 @pytest.mark.parametrize("answer", [(401, b"{}"), (200, b"not JSON"), (200, b"{}"), (200, b"[]")])
