@@ -46,9 +46,14 @@ def cause(connection: Connection) -> Cause:
     return next((candidate for candidate in causes if not candidate.found.endswith(_REFUSED)), causes[0])
 
 
+def _host_and_port(server: str) -> tuple[str, str]:
+    """Split a server, which the clients also take with blanks around it and in the form `PLAINTEXT://host:port`."""
+    host, _, port = server.strip().rpartition("://")[2].rpartition(":")
+    return host.strip("[]"), port
+
+
 def _diagnose(server: str, connection: Connection) -> Cause:
-    host, _, port = server.rpartition(":")
-    host = host.strip("[]")
+    host, port = _host_and_port(server)
     try:
         plain = socket.create_connection((host, int(port)), timeout=_CONNECT_S)
     except socket.gaierror as error:
@@ -69,10 +74,13 @@ def _protocol(server: str, connection: Connection, *, speaks_tls: bool | None) -
     """Return the problem at a server that accepts connections but does not answer like a broker."""
     protocol, file = _protocol_of(connection), connection.source or "the file of --client-config (there is none)"
     if speaks_tls is False and "SSL" in protocol:
+        # A file with SASL_PLAINTEXT would be refused.
+        other = (
+            "since a login goes over TLS only" if "SASL" in protocol else f"or set {_PROTOCOL} in {file} to PLAINTEXT"
+        )
         return Cause(
             f"{server} does not speak TLS, and this client does ({_PROTOCOL} is {protocol})",
-            f"point BOOTSTRAP (--bootstrap) at the broker's TLS port, or set {_PROTOCOL} in {file} to "
-            f"{protocol.replace('SSL', 'PLAINTEXT')}",
+            f"point BOOTSTRAP (--bootstrap) at the broker's TLS port, {other}",
         )
     if speaks_tls and "SSL" not in protocol:
         return Cause(
@@ -118,11 +126,11 @@ def tls_failure(connection: Connection) -> str | None:
     ca = connection.properties.get(CA)
     context = ssl.create_default_context(cafile=None if ca is None else str(ca))
     for server in connection.bootstrap.split(","):
-        host, _, port = server.rpartition(":")
+        host, port = _host_and_port(server)
         try:
             with (
-                socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S) as plain,
-                context.wrap_socket(plain, server_hostname=host.strip("[]")),
+                socket.create_connection((host, int(port)), timeout=_CONNECT_S) as plain,
+                context.wrap_socket(plain, server_hostname=host),
             ):
                 pass
         except ssl.SSLCertVerificationError as error:

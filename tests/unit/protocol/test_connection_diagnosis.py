@@ -61,11 +61,19 @@ def test_a_name_without_an_address_is_told_as_that() -> None:
     assert "make up" not in diagnosis.next
 
 
+def test_a_server_may_be_written_as_the_clients_take_it(refusing: str) -> None:
+    """With a scheme it was told that its name has no address."""
+    for server in (f"PLAINTEXT://{refusing}", f" {refusing} ", f"SASL_SSL://{refusing}"):
+        assert cause(Connection(server)).found == f"{server.strip()} refuses connections: nothing listens there"
+
+
 def test_a_server_that_hangs_up_is_told_by_what_the_client_speaks(refusing: str, hangs_up: str) -> None:
     """To start another broker on the port would not work; of several servers the one that tells more is told."""
     diagnosis = cause(Connection(hangs_up, TLS, source="client.properties"))
     assert diagnosis.found == f"{hangs_up} does not speak TLS, and this client does (security.protocol is SASL_SSL)"
-    assert diagnosis.next.endswith("set security.protocol in client.properties to SASL_PLAINTEXT")
+    assert diagnosis.next.endswith("at the broker's TLS port, since a login goes over TLS only")
+    diagnosis = cause(Connection(hangs_up, {"security.protocol": "SSL"}, source="client.properties"))
+    assert diagnosis.next.endswith("set security.protocol in client.properties to PLAINTEXT")
     diagnosis = cause(Connection(hangs_up))
     assert diagnosis.found == f"{hangs_up} accepts connections and answers nothing"
     assert diagnosis.next.startswith("check whether that broker hangs")
