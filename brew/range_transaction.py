@@ -24,12 +24,13 @@ from brew.offsets import (
     SourcePosition,
 )
 from brew.outcome import Outcome, Status
-from brew.record import OTHER_REASONS, Record, Reject
+from brew.record import OTHER_REASONS, Record, Reject, shortened
 from brew.records import (
     ERROR_EXCEPTION,
     ERROR_MESSAGE,
     ERROR_OFFSET,
     ERROR_OMITTED,
+    ERROR_OMITTED_HEADERS,
     ERROR_PARTITION,
     ERROR_REASON,
     ERROR_TOPIC,
@@ -154,6 +155,9 @@ def chunk_size(mean_bytes: float) -> int:
 
 
 _HEADER_ROOM = 4096
+"""Kept in a dead letter for the headers that say why a record was rejected, and where it came from."""
+_FRAME_BYTES = 128
+"""More than a batch of one record has beside its key, value and headers."""
 
 
 @dataclass(slots=True)
@@ -362,25 +366,55 @@ def _reject(
     headers: RecordHeaders,
     timestamp: int,
 ) -> None:
-    """Queue a rejected record for the dead-letter topic, with its bytes unchanged."""
-    source = SourcePosition(run.offered.topic, run.offered.partition, offset)
-    at = b"%d" % source.offset
-    errors = [
+    """
+    Queue a rejected record for the dead-letter topic, with its bytes unchanged.
+
+    What does not fit there stays in the input, and headers say so. The message gets the bytes that are left.
+    """
+    source, limit = SourcePosition(run.offered.topic, run.offered.partition, offset), run.targets.dead_letter_max_bytes
+    with_value, with_headers = _what_fits(key, value, headers, limit - _HEADER_ROOM)
+    omitted: list[tuple[str, bytes | None]] = []
+    if value is not None and not with_value:
+        omitted.append((ERROR_OMITTED, b"%d" % len(value)))
+        value = None
+    if headers and not with_headers:
+        omitted.append((ERROR_OMITTED_HEADERS, b"%d" % len(headers)))
+        headers = None
+    before = [
+        *(headers or ()),
         (ERROR_REASON, why.reason.encode()),
         (ERROR_EXCEPTION, type(why.__cause__ or why).__name__.encode()),
-        (ERROR_MESSAGE, why.message.encode()),
+    ]
+    after = [
         (ERROR_TOPIC, source.topic.encode()),
         (ERROR_PARTITION, b"%d" % source.partition),
-        (ERROR_OFFSET, at),
+        (ERROR_OFFSET, b"%d" % source.offset),
+        *omitted,
+        *source.headers(),
     ]
-    if value is not None and len(value) + len(key or b"") + _HEADER_ROOM > run.targets.dead_letter_max_bytes:
-        # Too large for the dead-letter topic: it gets a reference, and the bytes stay in the input.
-        errors.append((ERROR_OMITTED, b"%d" % len(value)))
-        value = None
+    left = limit - _FRAME_BYTES - _bytes_of(key, value, [*before, (ERROR_MESSAGE, b""), *after])
+    all_headers = [*before, (ERROR_MESSAGE, shortened(why.message, left).encode()), *after]
     dead_letter = run.targets.dead_letter
-    all_headers = [*(headers or ()), *errors, *source.headers()]
     queue(run.kafka, run.deadline, dead_letter, value, key, run.targets.dead_letter_partition, timestamp, all_headers)
     run.tally.reject(str(why.reason), source.offset)
+
+
+def _what_fits(key: bytes | None, value: bytes | None, headers: RecordHeaders, limit: int) -> tuple[bool, bool]:
+    """Return whether a dead letter keeps the record's value and its headers; preferably both, else the headers."""
+    for with_value, with_headers in ((True, True), (False, True), (True, False)):
+        if _bytes_of(key, value if with_value else None, headers if with_headers else None) <= limit:
+            return with_value, with_headers
+    return False, False
+
+
+def _bytes_of(key: bytes | None, value: bytes | None, headers: RecordHeaders) -> int:
+    """Return the number of bytes that these take in a batch, without its frame."""
+    size = len(key or b"") + len(value or b"")
+    for name, text in headers or ():
+        long = len(name.encode()), len(text or b"")
+        # Before each of the two, its length as a signed varint.
+        size += sum(long) + sum(1 + (n >= 1 << 6) + (n >= 1 << 13) + (n >= 1 << 20) + (n >= 1 << 27) for n in long)
+    return size
 
 
 def _check_order(run: _Run, offsets: list[int]) -> None:

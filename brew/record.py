@@ -25,6 +25,9 @@ TRANSFORM_ERROR = "transform-error"
 OTHER_REASONS = "other"
 """The reason that counts dead letters beyond the limit on distinct reasons, since each is a label of metrics."""
 
+MAX_REASON_BYTES = 1000
+"""A reason is one of the headers of a dead letter, which has to fit into its topic; a longer one is cut."""
+
 _MIN_TIMESTAMP, _MAX_TIMESTAMP = -(2**63), 2**63 - 1
 _OF_BATCHES = "__brew_batches__"
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -44,12 +47,12 @@ class Reject(Exception):
     Raised by a transformation: the record goes to the dead-letter topic, its bytes unchanged.
 
     ``reason`` is a short code by which dead letters are counted in reports and metrics, such as `no-url`; ``message``
-    is a sentence for people and may contain values of the record.
+    is a sentence for people and may contain values of the record. A reason of more than `MAX_REASON_BYTES` is cut.
     """
 
     def __init__(self, reason: str, message: str = "") -> None:
         # Other types, such as `Reject(404)`, and lone surrogates would fail only where the dead letter is encoded.
-        self.reason, self.message = _encodable(reason), _encodable(message)
+        self.reason, self.message = shortened(_encodable(reason), MAX_REASON_BYTES), _encodable(message)
         super().__init__(self.reason, self.message)
 
     def __str__(self) -> str:
@@ -59,6 +62,15 @@ class Reject(Exception):
 def _encodable(value: object) -> str:
     text = value if isinstance(value, str) else str(value)
     return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def shortened(text: str, max_bytes: int) -> str:
+    """Return a text of at most ``max_bytes`` as UTF-8; if it is cut, its end says so."""
+    encoded = text.encode()
+    if len(encoded) <= max_bytes:
+        return text
+    mark = f" ... (cut: {len(encoded)} bytes)"
+    return (encoded[: max(0, max_bytes - len(mark))].decode(errors="ignore") + mark)[: max(0, max_bytes)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ ERROR_TOPIC = "__streams.errors.topic"
 ERROR_PARTITION = "__streams.errors.partition"
 ERROR_OFFSET = "__streams.errors.offset"
 ERROR_OMITTED = "__streams.errors.omitted-bytes"
+ERROR_OMITTED_HEADERS = "__streams.errors.omitted-headers"
 
 # Headers of a record that was replayed from the dead-letter topic.
 REPLAYED_FROM = "replayed.from"

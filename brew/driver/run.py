@@ -207,7 +207,8 @@ def check(settings: PipelineSettings) -> PreflightResult:
         }
     finally:
         offsets.close()
-    output_max, dead_letter_max = min(sizes[name] for name in settings.outputs), sizes[settings.dead_letter]
+    output_max = min(sizes[name] for name in settings.outputs)
+    dead_letter_max = min(sizes[settings.dead_letter], MESSAGE_MAX_BYTES)
     # Records too large for the output topics become dead letters, instead of failing their transaction repeatedly.
     max_bytes = max(1, min(settings.limits.max_bytes, output_max - _OUTPUT_ROOM))
     goals = None if settings.follow else {fact.partition: fact.log.end for fact in facts}

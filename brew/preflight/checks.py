@@ -365,8 +365,8 @@ def _sizes(settings: PipelineSettings, known: Mapping[str, TopicFacts], most: in
         more = f"enrichment and headers add up to {_OUTPUT_ROOM} bytes"
         yield _size("output", output, wanted + _OUTPUT_ROOM, (more, "records close to the limit are rejected instead"))
     if dead is not None:
-        fits = "every rejected record fits, with its value, if the message of the rejection is short"
-        left_out = "the value of a larger record is left out of its dead letter; large headers can block its partition"
+        fits = "every rejected record fits, with value and headers; a long message of the rejection is cut"
+        left_out = "the value or the headers of a larger record are left out of its dead letter; they stay in the input"
         yield _size("dead-letter", dead, largest + _DEAD_LETTER_ROOM, (fits, left_out))
     value, need, setting = f"{most} bytes", f"at least {largest} bytes", f"{_MAX_BYTES} of {settings.input}"
     severity, reason = Severity.OK, "the pipeline's producer accepts all records of the input"

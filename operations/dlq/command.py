@@ -124,6 +124,7 @@ def letter_document(letter: DeadLetter, *, replayed: bool) -> dict[str, Any]:
         "key": printable_content(letter.key),
         "headers": [[name, printable_content(content)] for name, content in letter.headers],
         "value_omitted": letter.omitted,
+        "headers_omitted": letter.headers_omitted,
         "value": printable_content(letter.value),
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import orjson
@@ -20,7 +20,7 @@ from brew.kafka.topic_reader import readable_headers
 from brew.kafka.topics import Topic, TopicSpec
 from brew.names import READ_COMMITTED, checked_topic, quantity
 from brew.offsets import Headers, SourcePosition
-from brew.records import ERROR_MESSAGE, ERROR_OMITTED, ERROR_REASON, MARKS_TOPIC, REPLAYED_COUNT
+from brew.records import ERROR_MESSAGE, ERROR_OMITTED, ERROR_OMITTED_HEADERS, ERROR_REASON, MARKS_TOPIC, REPLAYED_COUNT
 from operations.options import chosen_partitions
 
 _MOST_DIGITS = 9  # Python refuses thousands, which another program may write
@@ -69,7 +69,15 @@ class DeadLetter:
     @property
     def omitted(self) -> bool:
         """True if the value was too large for a dead letter and exists only on the input."""
-        return any(name == ERROR_OMITTED for name, _ in self.headers[len(self.own_headers) :])
+        return self._has(ERROR_OMITTED)
+
+    @property
+    def headers_omitted(self) -> bool:
+        """True if the record's own headers were too large for a dead letter and exist only on the input."""
+        return self._has(ERROR_OMITTED_HEADERS)
+
+    def _has(self, header: str) -> bool:
+        return any(name == header for name, _ in self.headers[len(self.own_headers) :])
 
     @property
     def replays(self) -> int:
@@ -237,8 +245,15 @@ class DeadLetterTopics:
             log.follow(self.admin, Deadline(ASK_S))
         return log
 
-    def original(self, letter: DeadLetter) -> bytes | None:
-        """Return the value to which a letter only refers; `LookupError` if the input no longer holds it."""
+    def whole(self, letter: DeadLetter) -> DeadLetter:
+        """Return a letter with the value and headers to which it refers; `LookupError` if the input lost them."""
+        if not letter.omitted and not letter.headers_omitted:
+            return letter
+        came = self._original(letter)
+        headers = [*readable_headers(came), *letter.headers] if letter.headers_omitted else letter.headers
+        return replace(letter, value=came.value() if letter.omitted else letter.value, headers=headers)
+
+    def _original(self, letter: DeadLetter) -> LogRecord:
         source = letter.source
         if source is None:
             raise LookupError("it has no source position")
@@ -247,8 +262,8 @@ class DeadLetterTopics:
             span = {source.partition: (source.offset, source.offset + 1)}
             for batch in scan(self.connection, source.topic, span, READ_COMMITTED):
                 if batch[0].key() == letter.key:
-                    return batch[0].value()
-        raise LookupError(f"{source.topic}/{source.partition}/{source.offset} no longer holds the value")
+                    return batch[0]
+        raise LookupError(f"{source.topic}/{source.partition}/{source.offset} no longer holds the record")
 
     def create_replay_log(self) -> Topic:
         """Return the replay log topic, created if it does not exist; `Refused` if it has too few partitions."""

@@ -331,14 +331,17 @@ class _Partition:
         if (stays := settings.rules.skipped(letter)) is not None:
             return stays
         try:
-            value = self._topics.original(letter) if letter.omitted else letter.value
+            whole = self._topics.whole(letter)
+            if (stays := settings.rules.skipped(whole)) is not None:  # its headers count how often it was replayed
+                return stays
+            value = whole.value
             if settings.edit is not None:
                 value = settings.edit(value)
         except LookupError as error:
             return SkippedDeadLetter(letter, SkipReason.BYTES_GONE, str(error))
         except RepairFailed as error:
             return SkippedDeadLetter(letter, SkipReason.EDIT_FAILED, str(error))
-        return settings.rules.replay_record(self._name, letter, value)
+        return settings.rules.replay_record(self._name, whole, value)
 
     # -- the position ----------------------------------------------------------------------------------------------
 

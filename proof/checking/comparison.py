@@ -8,7 +8,7 @@ from operator import itemgetter
 
 from brew.offsets import HEADER_OFFSET, SourcePosition
 from brew.orders import Reason
-from brew.records import ERROR_OMITTED, ERROR_REASON
+from brew.records import ERROR_OMITTED, ERROR_OMITTED_HEADERS, ERROR_REASON
 from proof.checking.input_partition import BrokerFacts, Headers, InputPartition, Record, Row, Stream, at
 from proof.findings import Findings, Name
 from proof.oracle import Profiles, appended, unjustified, wrong_enrichment
@@ -67,8 +67,8 @@ def wrong_time(created: int | None, out: Record) -> str | None:
 
 def wrong_letter_frame(came: Record, out: Record, source: SourcePosition) -> str | None:
     """Return what is wrong with a rejected record, apart from its reason, or None."""
-    added, behind = out.headers[len(came.headers) :], source.headers()
-    if out.headers[: len(came.headers)] != came.headers:
+    added, behind = letter_headers(came, out), source.headers()
+    if added is None:
         return "the first headers are not the input's"
     if added[-len(behind) :] != behind:
         return "the last headers are not the source headers"
@@ -84,11 +84,20 @@ def wrong_dead_letter(came: Record, out: Record, source: SourcePosition) -> str 
     wrong = wrong_letter_frame(came, out, source)
     if wrong is not None:
         return wrong
-    found = dict(out.headers[len(came.headers) :])
+    found = dict(letter_headers(came, out) or ())
     reason = (found.get(ERROR_REASON) or b"").decode("utf-8", "replace")
     if reason not in set(Reason):
         return f"reason {reason!r} is not one of {', '.join(Reason)}"
     return unjustified(Reason(reason), came.value)
+
+
+def letter_headers(came: Record, out: Record) -> Headers | None:
+    """Return a dead letter's headers after the record's own, which it may only refer to; None if these differ."""
+    count = len(came.headers)
+    if out.headers[:count] == came.headers:
+        return out.headers[count:]
+    referred = dict(out.headers).get(ERROR_OMITTED_HEADERS) == b"%d" % count and out.headers[0][0] == ERROR_REASON
+    return out.headers if referred else None
 
 
 def _omitted(came: Record, out: Record, size: bytes | None) -> bool:

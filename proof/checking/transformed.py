@@ -17,7 +17,7 @@ from brew.offsets import SourcePosition
 from brew.record import TOO_LARGE, TRANSFORM_ERROR, Function, Reject, apply, takes_batches
 from brew.record import Record as Given
 from brew.records import ERROR_REASON
-from proof.checking.comparison import Comparison, wrong_letter_frame, wrong_time
+from proof.checking.comparison import Comparison, letter_headers, wrong_letter_frame, wrong_time
 from proof.checking.input_partition import BrokerFacts, InputPartition, OffsetRanges, Record, Row, Stream, at
 from proof.findings import Findings, Name
 
@@ -271,7 +271,7 @@ class TransformComparison(Comparison):
         return None
 
     def _wrong_letter(self, entry: _Pending, out: Record, source: SourcePosition) -> str | None:
-        added = dict(out.headers[len(entry.came.headers) :])
+        added = dict(letter_headers(entry.came, out) or ())
         reason = (added.get(ERROR_REASON) or b"").decode("utf-8", "replace")
         if isinstance(entry.answer, Reject):
             if reason != entry.answer.reason:

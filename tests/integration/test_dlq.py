@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -184,6 +185,28 @@ def test_a_value_that_stayed_on_the_input_is_fetched_from_there(stage: Stage) ->
     end = TopicPartition(stage.names.input, 0, stage.logs(stage.names.input)[0].end)
     stage.admin.delete_records([end])[end].result(20)
     assert dlq(stage, "replay")["stays"] == {"bytes-gone": 1, "replayed-before": 1}
+
+
+def test_headers_stay_on_the_input_and_texts_are_cut_so_that_a_letter_fits(stage: Stage, tmp_path: Path) -> None:
+    """The brokers would refuse the letter again and again; a replay fetches the headers, and the proof knows both."""
+    reject = "import brew\n\ndef f(record):\n    raise brew.Reject('no' * 600, 'x' * 50_000)\n"
+    (tmp_path / "never.py").write_text(reject)
+    function = ("--transform", f"{tmp_path / 'never.py'}:f")
+    stage.create(1)
+    make_topics(stage.connection, stage.names.dead_letter, config={topics.MAX_MESSAGE_BYTES: "10000"})
+    large, small = [("trace", b"t" * 20_000), ("more", b"")], [("trace", b"t")]
+    stage.produce(stage.names.input, *((0, b"gold-1", GOOD, headers) for headers in (large, small)))
+    stage.drain_locally(*function)
+    markers_written(stage.connection, stage.names.dead_letter)
+    for offset, omitted in ((0, True), (1, False)):
+        letter = dlq(stage, "inspect", f"0/{offset}")
+        assert (letter["headers_omitted"], letter["value"]) == (omitted, {"text": GOOD.decode()})
+        assert letter["message"].endswith(" ... (cut: 50000 bytes)")
+        assert letter["reason"].endswith(" ... (cut: 1200 bytes)")
+    code, report = stage._proof("verify", *stage.options(), *function, "--settled")
+    assert (code, report["counts"]["dead_letters"]) == (0, 2), report
+    assert dlq(stage, "replay")["replayed"] == 2
+    assert [r.headers()[:-3] for r in stage.records(stage.names.input)[2:]] == [large, small]
 
 
 def test_marks_count_for_one_group_only_and_are_missed(stage: Stage) -> None:

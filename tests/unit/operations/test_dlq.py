@@ -21,7 +21,15 @@ from brew.deadline import Deadline
 from brew.errors import Fatal, Refused, UsageError
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import Committed, LogOffsets, SourcePosition
-from brew.records import ERROR_MESSAGE, ERROR_OMITTED, ERROR_REASON, REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP
+from brew.records import (
+    ERROR_MESSAGE,
+    ERROR_OMITTED,
+    ERROR_OMITTED_HEADERS,
+    ERROR_REASON,
+    REPLAYED_COUNT,
+    REPLAYED_FROM,
+    REPLAYED_TIMESTAMP,
+)
 from operations.dlq import command
 from operations.dlq import dead_letter as marking
 from operations.dlq import replay as replaying
@@ -49,6 +57,8 @@ def test_a_letter_knows_its_reason_its_source_and_its_own_headers() -> None:
     assert (FOREIGN.reason, FOREIGN.source) == ("unknown", None)
     assert not LETTER.omitted
     assert replace(LETTER, headers=[*LETTER.headers, (ERROR_OMITTED, b"9")]).omitted
+    assert not LETTER.headers_omitted
+    assert replace(LETTER, headers=[*LETTER.headers, (ERROR_OMITTED_HEADERS, b"1")]).headers_omitted
     nested = replace(LETTER, headers=[*LETTER.headers, *ERRORS, *SourcePosition("in", 2, 8).headers()])
     assert (nested.own_headers, nested.source) == (list(LETTER.headers), SourcePosition("in", 2, 8))
 
@@ -249,6 +259,7 @@ class ReplayScene:
         self.replayed = FakeReplayLog(set(hidden), self.steps)
         self.partitions = lambda _chosen: [0]
         self.letters = lambda _partitions: ([one] for one in letters)
+        self.whole = lambda letter: letter
         self.replay_log = lambda _partition: self.replayed
         self.create_replay_log = lambda: SimpleNamespace(topic_id="marks-id")
 
@@ -286,6 +297,18 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> Replays:
         return [one.letter.offset for one in replaying.written_back(done)], skipped
 
     return run
+
+
+def test_a_letter_whose_headers_stayed_on_the_input_is_replayed_no_more_often(replays: Replays) -> None:
+    """They hold the count; without them, a record that is rejected again and again would never be left."""
+    referring = replace(letter(5), headers=[*letter(5).headers, (ERROR_OMITTED_HEADERS, b"1")])
+    scene = ReplayScene(referring)
+    for count in (RULES.most_replays, RULES.most_replays - 1):
+        own = (REPLAYED_COUNT, b"%d" % count)
+        scene.whole = lambda known, own=own: replace(known, headers=[own, *known.headers])
+        assert replays(scene) == (([5], []) if count < RULES.most_replays else ([], [(5, SkipReason.TOO_OFTEN)]))
+    (written, _mark) = scene.broker.visible()
+    assert dict(written.headers)[REPLAYED_COUNT] == b"%d" % RULES.most_replays
 
 
 def test_a_letter_whose_mark_is_seen_behind_the_fence_only_is_not_written_back(replays: Replays) -> None:

@@ -358,6 +358,61 @@ def test_a_dead_letter_fits_when_it_fills_its_limit_exactly(key: bytes | None, o
     assert (dead.value, dict(dead.headers).get(records.ERROR_OMITTED)) == (None if omitted else value, size)
 
 
+LONG = [("h", b"x" * 9_000)]
+
+
+@pytest.mark.parametrize(
+    ("value", "headers", "kept"),
+    [
+        (b"bad" * 1_000, [("h", b"x" * 2_000)], (True, True)),
+        (b"bad" * 1_000, [("h", b"x" * 5_000)], (False, True)),
+        (b"bad" * 1_000, LONG, (True, False)),
+        (b"bad" * 3_000, LONG, (False, False)),
+        (None, LONG, (True, False)),
+        (b"bad", [("", None)] * 2_900, (True, True)),
+        (b"bad", [("", None)] * 2_951, (False, True)),
+        (b"bad", [("n" * 64, b"x" * 64)] * 45, (True, False)),
+    ],
+)
+@pytest.mark.parametrize("message", ["", "no sense", "no \u00fc" * 20_000])
+def test_a_dead_letter_fits_whatever_its_record_and_its_message_have(
+    value: bytes | None, headers: list, kept: tuple[bool, bool], message: str, broker: Broker
+) -> None:
+    """One that the broker refuses would block its partition. What stays in the input is named by headers."""
+    reject = Reject("no" * 10_000, message)
+    batch, offered = rows(0, value=value, headers=headers), OffsetRange("in", 5, 0, 10)  # type: ignore[arg-type]
+    transact_range([batch], offered, TARGETS, lambda *_: reject, FakeTransaction(broker), Deadline(5), first_time=True)
+    (dead,) = broker.visible()
+    own, found = dead.headers[: len(headers)], dict(dead.headers)
+    assert size_in_a_batch(dead) <= TARGETS.dead_letter_max_bytes - 61
+    assert (dead.value == value, own == headers) == kept
+    assert found.get(records.ERROR_OMITTED) == (None if kept[0] else b"%d" % len(value or b""))
+    assert found.get(records.ERROR_OMITTED_HEADERS) == (None if kept[1] else b"%d" % len(headers))
+    text = (found[records.ERROR_MESSAGE] or b"").decode()
+    assert text == message or (text.startswith("no \u00fc") and text.endswith(" ... (cut: 100000 bytes)"))
+    assert (found[records.ERROR_REASON] or b"").endswith(b" ... (cut: 20000 bytes)")
+    assert dead.headers[-3:] == SourcePosition("in", 5, 0).headers()
+
+
+def test_a_message_gets_all_the_bytes_that_its_dead_letter_has_left(broker: Broker) -> None:
+    reject, offered = Reject("no", "x" * 20_000), OffsetRange("in", 5, 0, 10)
+    transact_range(
+        [rows(0)], offered, TARGETS, lambda *_: reject, FakeTransaction(broker), Deadline(5), first_time=True
+    )
+    assert TARGETS.dead_letter_max_bytes - 200 < size_in_a_batch(broker.visible()[0]) + 61
+
+
+def size_in_a_batch(record: Any) -> int:
+    """As librdkafka encodes it: a length as a varint before each field."""
+
+    def length(text: bytes | None) -> int:
+        n = len(text or b"")
+        return n + (1 if n < 64 else 2 if n < 8192 else 3)
+
+    headers = sum(length(name.encode()) + length(text) for name, text in record.headers)
+    return 25 + length(record.key) + length(record.value) + headers
+
+
 def test_a_queued_record_goes_where_it_should_with_the_brokers_time(broker: Broker) -> None:
     """A timestamp of 0 is now; room is made within the deadline."""
     deadline, kafka = Deadline(5), Watched(broker, queue=1)

@@ -12,7 +12,7 @@ from brew.cluster import OffsetBatch, OffsetCommit
 from brew.journal import Entry, Phase, Run, Step
 from brew.offsets import LogOffsets, SourcePosition
 from brew.orders import Reason
-from brew.records import ERROR_OMITTED, ERROR_REASON
+from brew.records import ERROR_OMITTED, ERROR_OMITTED_HEADERS, ERROR_REASON
 from proof.checking.checker import Checker
 from proof.checking.comparison import wrong_dead_letter, wrong_output
 from proof.checking.input_partition import BrokerFacts, InputPartition, Layout, Record, Stream
@@ -443,6 +443,9 @@ def test_an_output_carries_key_time_and_headers_of_its_input(changed: dict[str, 
 LEFT_OUT = [("trace", b"1"), (ERROR_REASON, b"too-large"), (ERROR_OMITTED, b"7"), *SOURCE.headers()]
 
 
+NO_HEADERS = [(ERROR_REASON, b"not-json"), (ERROR_OMITTED_HEADERS, b"1"), *SOURCE.headers()]
+
+
 def rejected(**changed: Any) -> Record:
     headers = [("trace", b"1"), (ERROR_REASON, b"not-json"), *SOURCE.headers()]
     return Record(0, 0, b"gold-1", b"no json", headers, None)._replace(**changed)
@@ -465,6 +468,10 @@ def rejected(**changed: Any) -> Record:
         ({"value": None}, "the value differs"),
         ({"value": b"x", "headers": LEFT_OUT}, "the value differs"),
         ({"value": None, "headers": LEFT_OUT}, None),
+        ({"headers": NO_HEADERS}, None),
+        ({"headers": [("trace", b"2"), *NO_HEADERS]}, "the first headers are not"),
+        ({"headers": [(ERROR_REASON, b"no-idea"), *NO_HEADERS[1:]]}, "reason 'no-idea'"),
+        ({"headers": [*NO_HEADERS[:1], (ERROR_OMITTED_HEADERS, b"2"), *SOURCE.headers()]}, "the first headers are not"),
     ],
 )
 def test_a_dead_letter_carries_all_of_its_input_and_says_why(changed: dict[str, Any], wrong: str | None) -> None:
