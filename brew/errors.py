@@ -116,3 +116,16 @@ def classify(error: ClientError, step: str) -> KafkaFailure:
     if error.name() in _PASSING and not error.fatal():
         return Retriable(text)
     return Fatal(text)
+
+
+def encodable(text: str) -> str:
+    """Return a text that UTF-8 can encode: each lone surrogate is replaced."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception that is not ours, as UTF-8 can encode it; its `__str__` may raise."""
+    try:
+        return encodable(str(error))
+    except (Exception, SystemExit) as another:  # noqa: BLE001 - anybody's code
+        return f"(no text: its __str__ raised {type(another).__name__})"

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from brew.errors import UsageError
+from brew.errors import UsageError, text_of
 
 SETTING = "TRANSFORM (--transform)"
 _lock = threading.Lock()
@@ -121,7 +121,9 @@ def _from_module(reference: str, place: str) -> ModuleType:
 
 def _not_imported(reference: str, place: str, error: BaseException) -> UsageError:
     exits = "; put what a script does under `if __name__ == '__main__':`" if isinstance(error, SystemExit) else ""
-    return UsageError(f"{SETTING} is {reference!r}: importing {place} failed: {type(error).__name__}: {error}{exits}")
+    return UsageError(
+        f"{SETTING} is {reference!r}: importing {place} failed: {type(error).__name__}: {text_of(error)}{exits}"
+    )
 
 
 def _nearest(name: str, there: Iterable[str]) -> str:

@@ -383,7 +383,7 @@ def _reject(
     before = [
         *(headers or ()),
         (ERROR_REASON, why.reason.encode()),
-        (ERROR_EXCEPTION, type(why.__cause__ or why).__name__.encode()),
+        (ERROR_EXCEPTION, type(why if why.__cause__ is None else why.__cause__).__name__.encode()),
     ]
     after = [
         (ERROR_TOPIC, source.topic.encode()),

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import orjson
 
+from brew.errors import encodable
 from brew.offsets import Headers
 
 NO_VALUE = "no-value"
@@ -52,16 +53,15 @@ class Reject(Exception):
 
     def __init__(self, reason: str, message: str = "") -> None:
         # Other types, such as `Reject(404)`, and lone surrogates would fail only where the dead letter is encoded.
-        self.reason, self.message = shortened(_encodable(reason), MAX_REASON_BYTES), _encodable(message)
+        self.reason, self.message = shortened(_text(reason), MAX_REASON_BYTES), _text(message)
         super().__init__(self.reason, self.message)
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.message}" if self.message else self.reason
 
 
-def _encodable(value: object) -> str:
-    text = value if isinstance(value, str) else str(value)
-    return text if text.isascii() else text.encode(errors="replace").decode()
+def _text(value: object) -> str:
+    return encodable(value if isinstance(value, str) else str(value))
 
 
 def shortened(text: str, max_bytes: int) -> str:
@@ -215,7 +215,7 @@ def apply(function: Function, record: Record) -> tuple[Record, ...] | Reject:
         if isinstance(answer, list | tuple | GeneratorType):
             return tuple(_checked(output, record.headers) for output in answer)
     except Reject as reject:
-        return reject
+        return checked_reject(reject)
     raise TypeError(f"it returned {_kind(answer)}; return a brew.Record, a list of them, or None to drop the record")
 
 
@@ -235,6 +235,23 @@ def _checked(output: object, source_headers: Headers) -> Record:
     return output
 
 
+def checked_reject(reject: Reject) -> Reject:
+    """
+    Return the rejection if a dead letter can hold it; a class derived from `Reject` may not have set its fields.
+
+    Raises:
+        TypeError: they are missing, or no text that UTF-8 can encode.
+    """
+    for name in ("reason", "message"):
+        text = getattr(reject, name, None)
+        if not isinstance(text, str) or encodable(text) != text:
+            raise TypeError(
+                f"{type(reject).__name__} has the {name} {text!r}; a class derived from brew.Reject has to call "
+                "super().__init__(reason, message)"
+            )
+    return reject
+
+
 def check_headers(headers: Headers) -> None:
     """
     Raises:
@@ -246,7 +263,7 @@ def check_headers(headers: Headers) -> None:
         if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], bytes | None):  # noqa: PLR2004 - name and value
             raise TypeError(f"it returned the header {pair!r}; each is a pair of a str and bytes (or None)")
         name = pair[0]
-        if "\0" in name or _encodable(name) != name:
+        if "\0" in name or encodable(name) != name:
             # librdkafka ends a name at NUL; confluent-kafka crashes on one that UTF-8 can't encode.
             raise TypeError(f"it returned the header name {name!r}; it has NUL or a lone surrogate")
 

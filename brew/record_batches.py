@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from brew.record import Record, Reject, check_headers
+from brew.record import Record, Reject, check_headers, checked_reject
 
 Answers = list[tuple[Record, ...] | Reject]
 
@@ -72,7 +72,7 @@ def apply_batch(function: Callable[..., Any], records: Sequence[Record]) -> Answ
     try:
         answered = function(batch_of(records))
     except Reject as reject:
-        return [reject] * len(records)
+        return [checked_reject(reject)] * len(records)
     if not isinstance(answered, pa.RecordBatch):
         raise TypeError(f"it returned {type(answered).__name__}; a function of batches returns a pyarrow.RecordBatch")
     wrong = set(answered.schema.names) - _ANSWERED

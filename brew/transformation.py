@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import BrewError, TransformFailed
+from brew.errors import BrewError, TransformFailed, text_of
 from brew.load import load
 from brew.range_transaction import Answer, Enrich, Evidence, Rows, Transform
 from brew.record import NO_VALUE, NOT_JSON, TOO_LARGE, TRANSFORM_ERROR, Record, Reject, apply, takes_batches
@@ -137,7 +137,7 @@ class FunctionTransformation:
             except Exception as error:
                 raise TransformFailed(
                     f"transform-failed: {self.name} can't be loaded where Spark's tasks run: {type(error).__name__}: "
-                    f"{error}; ship the module with --py-files (a .py file or a wheel), or install it there"
+                    f"{text_of(error)}; ship the module with --py-files (a .py file or a wheel), or install it there"
                 ) from error
         if takes_batches(function):
             import brew.record_batches  # noqa: F401, PLC0415 - pyarrow imports slowly: not while a transaction is open
@@ -230,5 +230,5 @@ def _description(error: BaseException) -> str:
     """Return the exception's name and text, and the line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    text = str(error)
+    text = text_of(error)
     return f"{type(error).__name__}{': ' if text else ''}{text[:500]}{where}"

@@ -11,7 +11,7 @@ from brew.cli import printable
 from brew.cluster import OFFSETS_TOPIC
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import BrewError, Refused
+from brew.errors import BrewError, Refused, text_of
 from brew.kafka import topics
 from brew.kafka.clients import admin
 from brew.kafka.log_reader import LogRecord, scan
@@ -188,7 +188,7 @@ class OrderSearch:
         try:
             return apply(self._function, record) == ()
         except Exception as error:  # noqa: BLE001 - the user's function may raise anything
-            self.unavailable.append(f"the function raised {type(error).__name__} on {record}: {error}")
+            self.unavailable.append(f"the function raised {type(error).__name__} on {record}: {text_of(error)}")
             return False
 
     def _at(self, topic: str, partition: int, offset: int) -> LogRecord | None:

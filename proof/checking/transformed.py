@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from brew.errors import BrewError
+from brew.errors import BrewError, text_of
 from brew.names import quantity
 from brew.offsets import SourcePosition
 from brew.record import TOO_LARGE, TRANSFORM_ERROR, Function, Reject, apply, takes_batches
@@ -66,7 +66,7 @@ class Oracle:
         except BrewError:
             raise  # a service that it needs does not answer, so the record can't be judged
         except (Exception, SystemExit) as error:  # noqa: BLE001 - as the pipeline does
-            return Reject(TRANSFORM_ERROR, f"{type(error).__name__}: {error}")
+            return Reject(TRANSFORM_ERROR, f"{type(error).__name__}: {text_of(error)}")
 
     def _batch(self, records: list[Given]) -> list[Answer] | None:
         from brew.record_batches import apply_batch  # noqa: PLC0415 - needs pyarrow
@@ -252,7 +252,7 @@ class TransformComparison(Comparison):
         if stream.topic == self._facts.dead_letter:
             return self._wrong_letter(entry, out, source)
         if isinstance(entry.answer, Reject):
-            return f"the function rejects it ({entry.answer})"
+            return f"the function rejects it ({text_of(entry.answer)})"
         wanted = entry.answer[source.index]
         topic = wanted.destination or self._facts.output
         if stream.topic != topic:

@@ -58,6 +58,7 @@ def test_a_typo_is_refused_with_what_was_looked_for_and_the_nearest_name(named: 
     ("source", "reason"),
     [
         *((source, r"\w+Error: ") for source in ("import no_such_thing_at_all", "1 / 0", "def f(:")),
+        ("class E(Exception):\n    __str__ = None\nraise E", r"E: \(no text: its __str__ raised TypeError\)"),
         *((f"import sys\nsys.exit({code})", f"SystemExit: {code}; put what a script does") for code in ("", "0", "1")),
     ],
 )

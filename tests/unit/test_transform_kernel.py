@@ -19,7 +19,7 @@ from brew.names import CrashMode, CrashPoint
 from brew.offsets import Committed, OffsetRange, SourcePosition
 from brew.outcome import Outcome, Status
 from brew.range_transaction import MAX_REASONS, CrashedOnPurposeError, Rows, Targets, transact_range
-from brew.record import OTHER_REASONS, Record, Reject, apply
+from brew.record import OTHER_REASONS, Record, Reject, apply, batches
 from brew.records import ERROR_EXCEPTION, ERROR_MESSAGE, ERROR_REASON
 from brew.settings import OnError
 from brew.transformation import FunctionTransformation
@@ -107,6 +107,70 @@ def test_an_exception_becomes_a_dead_letter_where_that_is_asked_for(broker: Brok
     assert (headers[ERROR_REASON], headers[ERROR_EXCEPTION]) == (b"transform-error", b"KeyError")
     assert b"KeyError: 'nowhere'" in (headers[ERROR_MESSAGE] or b"")
     assert (outcome.enriched, outcome.reasons, outcome.examples) == (1, {"transform-error": 1}, {"transform-error": 1})
+
+
+class WithoutTextError(Exception):
+    def __init__(self, text: str | None = None) -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text or self.missing  # type: ignore[attr-defined]
+
+    def __bool__(self) -> bool:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (WithoutTextError(), "(no text: its __str__ raised AttributeError)"),
+        (WithoutTextError("a\ud800"), "a?"),
+        (WithoutTextError(404), "(no text: its __str__ raised TypeError)"),  # type: ignore[arg-type]
+    ],
+)
+@pytest.mark.parametrize("mark", [lambda function: function, batches])
+def test_an_exception_without_a_text_of_its_own_ends_like_any_other(
+    error: Exception, text: str, mark: Callable[..., Any], broker: Broker
+) -> None:
+    """It ended as an error of the client, with a stack trace, and was repeated until `--patience`."""
+
+    @mark
+    def failing(_record: object) -> None:
+        raise error
+
+    with pytest.raises(TransformFailed, match=re.escape(f"raised WithoutTextError: {text} (test_transform_kernel")):
+        run(broker, rows(PLAIN), calling(failing))
+    run(broker, rows(PLAIN), calling(failing, on_error=OnError.DEAD_LETTER))
+    headers = dict(broker.visible()[0].headers)
+    assert headers[ERROR_EXCEPTION] == b"WithoutTextError"
+    assert (headers[ERROR_MESSAGE] or b"").startswith(f"WithoutTextError: {text} (".encode())
+
+
+class OwnReject(Reject):
+    def __init__(self, **fields: object) -> None:
+        vars(self).update(fields)
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"reason": "old"}, {"reason": 1, "message": ""}, {"reason": "\ud800", "message": ""}]
+)
+@pytest.mark.parametrize("mark", [lambda function: function, batches])
+def test_a_rejection_of_ones_own_that_no_dead_letter_holds_is_an_exception(
+    fields: dict[str, object], mark: Callable[..., Any]
+) -> None:
+    @mark
+    def rejecting(_record: object) -> None:
+        raise OwnReject(**fields)
+
+    with pytest.raises(TransformFailed, match=r"TypeError: OwnReject has the \w+ .*; a class derived from brew.Reject"):
+        run(Broker(), rows(PLAIN), calling(rejecting))
+
+
+def test_a_rejection_of_ones_own_with_all_fields_is_one(broker: Broker) -> None:
+    def rejecting(_record: object) -> None:
+        raise OwnReject(reason="old", message="since 2020")
+
+    assert run(broker, rows(PLAIN), calling(rejecting)).reasons == {"old": 1}
 
 
 @pytest.mark.parametrize("on_error", OnError)

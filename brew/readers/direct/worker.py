@@ -19,7 +19,7 @@ from typing import Protocol, cast
 
 from brew.attempt import AttemptSpec, Job, attempt
 from brew.deadline import Deadline
-from brew.errors import BrewError, Refused, Unreachable
+from brew.errors import BrewError, Refused, Unreachable, text_of
 from brew.fault_injection import CrashInjector, PlannedCrash
 from brew.kafka.clients import FULL_MS
 from brew.kafka.log_reader import IDLE_MS, FetchedRecords, LogRecord, TailReader
@@ -319,9 +319,9 @@ class _PartitionWorker:
             return attempt(spec, records, job)
         except BaseException as error:  # noqa: BLE001 - `attempt` handles every Exception; no signal arrives in a thread
             frame = traceback.extract_tb(error.__traceback__)[-1]
-            text = f": {error}" if str(error) else ""
+            text = text_of(error)
             detail = (
-                f"transform-failed: the transformation raised {type(error).__name__}{text} "
+                f"transform-failed: the transformation raised {type(error).__name__}{text and f': {text}'} "
                 f"({Path(frame.filename).name}, line {frame.lineno}); raise an Exception instead; nothing of {offered} "
                 "is visible"
             )

@@ -507,5 +507,9 @@ def test_an_exception_is_a_rejection_with_its_words_and_what_a_function_does_not
     (answer,) = raising(SystemExit(3)).answers([Given(value=b"1")])
     assert isinstance(answer, brew.Reject)
     assert (answer.reason, answer.message) == ("transform-error", "SystemExit: 3")
+    no_text = type("NoTextError", (Exception,), {"__str__": None})()
+    (answer,) = raising(no_text).answers([Given(value=b"1")])
+    assert isinstance(answer, brew.Reject)
+    assert answer.message == "NoTextError: (no text: its __str__ raised TypeError)"
     with pytest.raises(brew.Refused, match="does not answer"):
         raising(brew.Refused("the registry does not answer")).answers([Given(value=b"1")])
