@@ -82,7 +82,7 @@ def _of_batch(function: Callable[..., Any], records: list[Record]) -> Sequence[t
 
     try:
         return apply_batch(function, records)
-    except Exception:  # noqa: BLE001 - raised again for the record that causes it
+    except (Exception, SystemExit):  # noqa: BLE001 - raised again for the record that causes it
         return [apply(function, one) for one in records]
 
 

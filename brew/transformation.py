@@ -170,7 +170,7 @@ class FunctionTransformation:
 
             try:
                 answers = apply_batch(function, records)
-            except Exception:  # noqa: BLE001 - a batch does not show which record failed, single records do
+            except (Exception, SystemExit):  # noqa: BLE001 - a batch does not show which record failed, single records do
                 return [self._answer(function, record) for record in records]
             return [self._checked(answer, record) for answer, record in zip(answers, records, strict=True)]
         return [self._answer(function, record) for record in records]

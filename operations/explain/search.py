@@ -187,7 +187,7 @@ class OrderSearch:
         record = Record(*place, source.key(), source.value(), readable_headers(source), source.timestamp()[1])
         try:
             return apply(self._function, record) == ()
-        except Exception as error:  # noqa: BLE001 - the user's function may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the user's function may raise anything
             self.unavailable.append(f"the function raised {type(error).__name__} on {record}: {text_of(error)}")
             return False
 

@@ -73,7 +73,7 @@ class Oracle:
 
         try:
             return apply_batch(self._function, records)
-        except Exception:  # noqa: BLE001 - one record fails; retry one by one, as the pipeline does
+        except (Exception, SystemExit):  # noqa: BLE001 - one record fails; retry one by one, as the pipeline does
             return None
 
 

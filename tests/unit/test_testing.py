@@ -56,13 +56,14 @@ def test_records_of_a_batch_without_offsets_are_told_apart() -> None:
     assert [one.json() for one in result.dropped] == [0]
 
 
-def test_a_batch_that_fails_is_repeated_record_by_record() -> None:
+@pytest.mark.parametrize("failure", [ValueError, SystemExit])
+def test_a_batch_that_fails_is_repeated_record_by_record(failure: type[BaseException]) -> None:
     """A run does it, too: the function may reject the record that fails, and accept the others."""
 
     @brew.batches
     def picky(batch: Any) -> Any:
         if b"bad" in batch["value"].to_pylist():
-            raise brew.Reject("bad") if batch.num_rows == 1 else ValueError("a bad record")
+            raise brew.Reject("bad") if batch.num_rows == 1 else failure("a bad record")
         return batch
 
     records = [testing.record(value, offset=n) for n, value in enumerate([b"good", b"bad"])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -258,6 +259,23 @@ def test_an_exception_in_a_batch_names_its_record() -> None:
     with pytest.raises(TransformFailed, match=r"offset 2;"):
         run(Broker(), rows(PLAIN, PLAIN, ERROR), calling(add_domain_in_batches))
     outcome = run(Broker(), rows(PLAIN, ERROR, PLAIN), calling(add_domain_in_batches, OnError.DEAD_LETTER))
+    assert (outcome.enriched, outcome.examples) == (2, {"transform-error": 1})
+
+
+@pytest.mark.parametrize("mark", [lambda function: function, batches])
+def test_a_function_that_exits_ends_the_run_or_makes_a_dead_letter_as_any_exception_does(
+    mark: Callable[..., Any],
+) -> None:
+    """One of batches ended the run and its process, whatever the setting."""
+
+    @mark
+    def exiting(given: Any) -> Any:
+        values = [given.value] if isinstance(given, Record) else given["value"].to_pylist()
+        return sys.exit(3) if orjson.dumps(CLICKS[ERROR]) in values else given
+
+    with pytest.raises(TransformFailed, match=r"f raised SystemExit: 3 .* offset 2;"):
+        run(Broker(), rows(PLAIN, PLAIN, ERROR), calling(exiting))
+    outcome = run(Broker(), rows(PLAIN, ERROR, PLAIN), calling(exiting, OnError.DEAD_LETTER))
     assert (outcome.enriched, outcome.examples) == (2, {"transform-error": 1})
 
 

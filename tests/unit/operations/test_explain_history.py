@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from io import StringIO
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from harness.fakes import log_record
 from harness.xray_logs import batch, marker
 from rich.console import Console
 
@@ -14,6 +16,7 @@ from brew.cluster import RawBatch
 from brew.errors import UsageError
 from brew.offsets import LogOffsets, SinkBatch, SourcePosition
 from operations.explain.command import has_copied_headers, since
+from operations.explain.search import OrderSearch
 from operations.explain.verdict import BROKEN, Copy, Order, OrderHistory, delivery_status, link_replays
 from operations.options import table
 from operations.record_status import RecordState, RecordStateFinder, RecordWriter, Visibility, visibility
@@ -257,3 +260,14 @@ def test_names_with_brackets_are_shown_whole() -> None:
     console = Console(width=100, file=StringIO())
     console.print(table(["transaction"], [["revenue [a]:out:sink"]]))
     assert "revenue [a]:out:sink" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("failure", [ValueError, SystemExit])
+def test_a_function_that_fails_says_nothing_of_a_record_and_does_not_end_explain(failure: type[BaseException]) -> None:
+    def failing(_record: object) -> None:
+        raise failure("no")
+
+    found = OrderSearch.__new__(OrderSearch)
+    found._function, found.order_topics, found.unavailable = failing, SimpleNamespace(input="in"), []  # type: ignore[assignment]
+    assert not found._drops(log_record(3))
+    assert found.unavailable == [f"the function raised {failure.__name__} on in/0/3: no"]

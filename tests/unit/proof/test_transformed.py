@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -504,6 +505,9 @@ def test_an_exception_is_a_rejection_with_its_words_and_what_a_function_does_not
 
         return Oracle("f", failing)
 
+    batch = Oracle("f", brew.batches(lambda batch: sys.exit(3) if batch.num_rows > 1 else batch))
+    given = [Given(offset=offset, value=b"1") for offset in range(2)]
+    assert batch.answers(given) == [(record,) for record in given], "one record at a time, as a run does"
     (answer,) = raising(SystemExit(3)).answers([Given(value=b"1")])
     assert isinstance(answer, brew.Reject)
     assert (answer.reason, answer.message) == ("transform-error", "SystemExit: 3")
