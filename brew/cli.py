@@ -59,10 +59,8 @@ option = functools.partial(click.option, show_default=True)
 
 
 def checked_group(_context: click.Context, _parameter: click.Parameter, group: str | None) -> str | None:
-    """Refuse an empty `--group`: confluent-kafka ends the process for one (a failed assertion in C)."""
-    if group == "":
-        raise UsageError("--group is empty; name a group, or leave the option out")
-    return group
+    """Refuse a `--group` that no group can have."""
+    return None if group is None else names.checked_group(group, "--group")
 
 
 class LazyGroup(click.Group):

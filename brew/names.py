@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 
-from brew.errors import UsageError
+from brew.errors import UsageError, encodable
 
 INPUT_TOPIC = "brew.orders.v1"
 OUTPUT_TOPIC = "brew.orders.enriched"
@@ -69,6 +69,22 @@ def checked_topic(name: str, setting: str) -> str:
     if not _TOPIC.fullmatch(name) or name in {".", ".."}:
         raise UsageError(
             f"{setting} is {name!r}: a topic's name has 1 to 249 of the characters a-z A-Z 0-9 . _ - ; set {setting}"
+        )
+    return name
+
+
+def checked_group(name: str, setting: str) -> str:
+    """
+    Return ``name`` if a group can have it; otherwise raise `UsageError` naming ``setting``.
+
+    For an empty one, and for one that is not UTF-8, confluent-kafka ends the process (a failed assertion in C); it
+    takes one with a NUL for the part before it.
+    """
+    if not name:
+        raise UsageError(f"{setting} is empty; name a group, or leave the option out")
+    if "\0" in name or encodable(name) != name:
+        raise UsageError(
+            f"{setting} is {name!r}: a group's name has neither NUL nor bytes that are not UTF-8; rename it"
         )
     return name
 

@@ -14,7 +14,7 @@ from brew.claims.member import INTERVAL_S
 from brew.claims.messages import MAX_INTERVAL_MS, MIN_INTERVAL_MS
 from brew.connection import Connection
 from brew.errors import UsageError
-from brew.names import CLAIMS_TOPIC, CUSTOMERS_TOPIC, CrashMode, CrashPoint, checked_topic
+from brew.names import CLAIMS_TOPIC, CUSTOMERS_TOPIC, CrashMode, CrashPoint, checked_group, checked_topic
 
 _MASTER = re.compile(
     r"local(\[(\*|[1-9]\d*)(,\s*[1-9]\d*)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://[^:/,]+:\d+(,[^:/,]+:\d+)*|yarn|k8s://.+|none"
@@ -230,6 +230,7 @@ class PipelineSettings:
             )
         if not 1 <= len(self.group) <= _MAX_GROUP:
             raise UsageError(f"GROUP_ID (--group) has {len(self.group)} characters, it needs 1 to {_MAX_GROUP}")
+        checked_group(self.group, "GROUP_ID (--group)")
         if self.stand_by is not None and self.share is not None:
             raise UsageError(
                 "STAND_BY (--stand-by) and SHARE (--share) are both set: of several drivers either one works, or each "

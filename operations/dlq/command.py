@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from brew import names
-from brew.cli import as_bytes, bootstrap_option, connection, named_option, option, options, printable
+from brew.cli import as_bytes, bootstrap_option, checked_group, connection, named_option, option, options, printable
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.kafka import topics
@@ -302,7 +302,13 @@ def inspect_command(
 @dlq.command("replay")
 @_place
 @named_option("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Input topic to write records back to.")
-@named_option("--group", "GROUP_ID", names.GROUP_ID, "The pipeline's consumer group; a replay uses GROUP.dlq-replay.")
+@named_option(
+    "--group",
+    "GROUP_ID",
+    names.GROUP_ID,
+    "The pipeline's consumer group; a replay uses GROUP.dlq-replay.",
+    callback=checked_group,
+)
 @_chosen
 @option(
     "--edit",

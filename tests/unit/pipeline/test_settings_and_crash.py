@@ -23,6 +23,8 @@ def settings(**more: object) -> PipelineSettings:
         ({"input": "no topic"}, "INPUT_TOPIC"),
         ({"input": "out"}, "three topics"),
         ({"group": ""}, "GROUP_ID"),
+        ({"group": "g\udcff"}, r"GROUP_ID \(--group\) is 'g\\udcff': a group's name has neither NUL"),
+        ({"group": "g\0h"}, "neither NUL"),
         ({"lanes": 0}, "--lanes is 0: it has to be between 1 and 64"),
         ({"max_records_per_transaction": 0}, "--max-records-per-transaction"),
         ({"transaction_timeout_s": 901}, "--transaction-timeout"),

@@ -13,8 +13,8 @@ from typing import Any
 import click
 import pytest
 
-from brew.cli import STOPPED_EXIT, as_bytes, as_text, exit_code_of
-from brew.errors import Refused
+from brew.cli import STOPPED_EXIT, as_bytes, as_text, checked_group, exit_code_of
+from brew.errors import Refused, UsageError
 from brew.names import ExitCode
 from brew.signals import Stopped, stop_on_signals
 
@@ -153,6 +153,14 @@ def test_an_argument_keeps_its_bytes_and_has_a_text_to_print() -> None:
     typed = b"gold-\xff".decode("utf-8", "surrogateescape")
     assert (as_bytes(typed), as_text(typed)) == (b"gold-\xff", "gold-\N{REPLACEMENT CHARACTER}")
     assert (as_bytes("Café"), as_text("Café")) == ("Café".encode(), "Café")
+
+
+@pytest.mark.parametrize("group", ["", "g\udcff", "g\0h"])
+def test_a_group_that_would_end_the_process_is_refused(group: str) -> None:
+    """Client libraries do it by a failed assertion in C; or they look at another group, before the NUL."""
+    with pytest.raises(UsageError, match="--group is "):
+        checked_group(None, None, group)  # type: ignore[arg-type]
+    assert (checked_group(None, None, "Café"), checked_group(None, None, None)) == ("Café", None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
