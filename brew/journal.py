@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from brew.errors import UsageError, encodable
+
 SUFFIX = ".jsonl"
 
 
@@ -67,6 +69,22 @@ class Run(NamedTuple):
     length: int
 
 
+def check_folder(folder: str, setting: str) -> None:
+    """
+    Create the folder of a journal.
+
+    Raises:
+        UsageError: this process can't write there.
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        why = "" if os.access(folder, os.W_OK | os.X_OK) else "permission denied"
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+    if why:
+        raise UsageError(f"{setting} is {folder!r}, which can't be written: {why}; name a directory")
+
+
 class Journal:
     """Appends to this process's file in ``folder``; must not be used across a fork."""
 
@@ -77,7 +95,8 @@ class Journal:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def write(self, step: Step, phase: Phase = Phase.DONE, **fields: Any) -> None:
-        """Write one line to the operating system."""
+        """Write one line to the operating system; a lone surrogate in a text, as of a file's name, is replaced."""
+        fields = {name: encodable(value) if isinstance(value, str) else value for name, value in fields.items()}
         line = {"at": time.time(), "who": self._who, "pid": self._pid, "step": step, "phase": phase, **fields}
         os.write(self._file, orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 

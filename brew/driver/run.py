@@ -19,6 +19,7 @@ from brew.driver.partitions import OffsetsClient
 from brew.driver.run_context import Engine, ProgressView, RunContext, Runner, RunProgress
 from brew.errors import BrewError
 from brew.fault_injection import CrashInjector, message
+from brew.journal import check_folder
 from brew.kafka import topics
 from brew.kafka.clients import BATCH_BYTES, reach
 from brew.kafka.cluster import ClusterQueries
@@ -184,6 +185,8 @@ def check(settings: PipelineSettings) -> PreflightResult:
     Raises:
         Unreachable, Refused: the run can't start.
     """
+    if settings.journal is not None:
+        check_folder(settings.journal, "--journal")
     reach(settings.connection, Deadline(_REACH_S))
     deadline = Deadline(_CHECK_S)
     offsets = OffsetsClient(settings)

@@ -8,7 +8,7 @@ import pytest
 
 from brew.cli import journal_entries
 from brew.errors import UsageError
-from brew.journal import Journal, Phase, Run, Step, entries, runs
+from brew.journal import Journal, Phase, Run, Step, check_folder, entries, runs
 
 
 def test_what_is_written_is_read_back_in_order(tmp_path: Path) -> None:
@@ -20,6 +20,24 @@ def test_what_is_written_is_read_back_in_order(tmp_path: Path) -> None:
     assert [(one.step, one.phase) for one in read_back] == [(Step.COMMIT, Phase.INTENT), (Step.COMMIT, Phase.DONE)]
     assert all(one.who == "writer" and one.fields == {"topic": "orders", "partition": 3} for one in read_back)
     assert read_back[0].at <= read_back[1].at
+
+
+def test_a_text_that_utf_8_can_not_encode_is_written_as_near_as_can_be(tmp_path: Path) -> None:
+    """The name of a function's file may have such a byte; it ended the run with a stack trace."""
+    journal = Journal(tmp_path, "writer")
+    journal.write(Step.OUTCOME, detail="f\udcff.py: é", position=7)
+    journal.close()
+    assert [one.fields for one in entries(tmp_path)] == [{"detail": "f?.py: é", "position": 7}]
+
+
+@pytest.mark.parametrize("wrong", ["file", "file/below", "a\0b"])
+def test_a_folder_that_can_not_be_written_is_refused_before_the_run(tmp_path: Path, wrong: str) -> None:
+    """Each range would fail at the end of its transaction."""
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"--journal is '.*', which can't be written: .+; name a directory"):
+        check_folder(f"{tmp_path}/{wrong}", "--journal")
+    check_folder(f"{tmp_path}/new/\udcff", "--journal")
+    assert (tmp_path / "new/\udcff").is_dir()
 
 
 def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:

@@ -317,6 +317,9 @@ class _PartitionWorker:
         spec = AttemptSpec(offered, self.grant.targets, first_time, crash, records.reached, records.waiting)
         try:
             return attempt(spec, records, job)
+        except OSError as error:  # of the journal, whose disk may be full: `attempt` handles all others
+            detail = f"{type(error).__name__}: {error}; --journal is {settings.journal}"
+            return Outcome(offered.partition, offered.start, offered.until, Status.FAILED, detail=detail)
         except BaseException as error:  # noqa: BLE001 - `attempt` handles every Exception; no signal arrives in a thread
             frame = traceback.extract_tb(error.__traceback__)[-1]
             text = text_of(error)

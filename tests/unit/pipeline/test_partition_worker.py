@@ -372,6 +372,20 @@ def test_many_readers_fetch_less_ahead_and_rest_longer(share: int, readers: int,
 
 
 @pytest.mark.usefixtures("tail")
+def test_a_full_disk_of_the_journal_is_no_error_of_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The range is tried again, and the run ends by its patience, with the reason."""
+
+    def full(*_: object) -> Outcome:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(worker, "attempt", full)
+    held = Held(SharedLimits(SIZE))
+    held.thread.join(WAIT_S)
+    assert held.reported[0].status is Status.FAILED
+    assert held.reported[0].detail == "OSError: [Errno 28] No space left on device; --journal is None"
+
+
+@pytest.mark.usefixtures("tail")
 def test_an_exception_that_is_no_error_ends_the_run_like_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise its thread ends without a word, and the driver waits forever for the partition."""
 
