@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from brew import deadline as retry
 from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
-from brew.errors import BrewError, DeadlineExceeded, Fatal
+from brew.errors import BrewError, DeadlineExceeded, Fatal, Fenced
 from brew.kafka.clients import BATCH_BYTES, LOG, ConnectionFailures, mapped, producer
 from brew.kafka.committed_offset import Locator, locator
 from brew.names import SinkTransactionalId, TransactionalId
@@ -195,7 +195,8 @@ class KafkaTransaction:
                 self._connection_failures.check(self._connection, "fence")
                 raise
 
-        self._call("fence", fence, deadline, PAUSE_S)
+        with self._noting_fatal():
+            self._call("fence", fence, deadline, PAUSE_S)
 
     def locate(self, deadline: Deadline) -> Committed | None:
         """Return the group's stable committed offset, or None if there is none."""
@@ -204,9 +205,18 @@ class KafkaTransaction:
         return committed
 
     def begin(self) -> None:
-        with mapped("begin"):
+        with self._noting_fatal(), mapped("begin"):
             self._producer.begin_transaction()
         self._open = True
+
+    @contextlib.contextmanager
+    def _noting_fatal(self) -> Iterator[None]:
+        """Send nothing more after a fatal error: the library's `close` would warn that its own abort failed."""
+        try:
+            yield
+        except (Fatal, Fenced):
+            self._outcome_unknown = True
+            raise
 
     def make_room(self, deadline: Deadline) -> None:
         """Wait a moment for room in a full queue."""
@@ -313,7 +323,7 @@ class KafkaTransaction:
         """
         Close the producer; an open transaction is aborted if a broker answers within 5 s. Idempotent.
 
-        After an unanswered commit or abort, nothing more is sent: the next fence decides the outcome.
+        After an unanswered commit or abort, or a fatal error, nothing more is sent: the next fence decides the outcome.
         """
         if self.produce is _closed:
             return

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Abortable, DeadlineExceeded, Fenced
+from brew.errors import Abortable, DeadlineExceeded, Fatal, Fenced
 from brew.kafka import transaction
 from brew.kafka.sink_transaction import SinkTransaction
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
@@ -146,6 +146,21 @@ def test_a_call_gets_the_time_that_is_left_up_to_its_limit(monkeypatch: pytest.M
     kafka.send_offsets(5, "", Deadline(3))
     assert producer.timeouts[0] == 20
     assert 2 < producer.timeouts[1] <= 3
+
+
+@pytest.mark.parametrize("step", ["init_transactions", "begin_transaction"])
+@pytest.mark.parametrize("code", [KafkaError._FENCED, KafkaError.INVALID_TRANSACTION_TIMEOUT])
+def test_after_a_fatal_error_the_library_is_not_told_to_abort(
+    monkeypatch: pytest.MonkeyPatch, step: str, code: int
+) -> None:
+    """Its `close` does, and prints a RuntimeWarning that the abort failed."""
+    producer = Producer()
+    setattr(producer, step, lambda *_timeout: failing(code)())
+    kafka = begun(monkeypatch, producer)
+    with pytest.raises((Fatal, Fenced)):
+        write(kafka)
+    kafka.close()
+    assert producer.calls == []
 
 
 def test_its_errors_are_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
