@@ -26,8 +26,8 @@ from brew.kafka import offsets, topics
 from brew.kafka.clients import AdminClient, admin
 from brew.kafka.cluster_admin import coordinator_partition
 from brew.kafka.kafka_python import RawLogs, open_transactions, raw_logs
-from brew.kafka.log_reader import scan_rows
-from brew.kafka.raw_log import offset_batches
+from brew.kafka.log_reader import HeadersAt, scan_rows, unreadable
+from brew.kafka.raw_log import RawHeaders, offset_batches
 from brew.load import load
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.offsets import LogOffsets
@@ -265,9 +265,10 @@ def _read(
             outputs = functools.partial(checker.output, topic=topic)
             take = outputs if topic in claim.outputs else checker.dead_letters
             leads = () if raw is None else (_raw_batches(raw, topic, logs_of, checker),)
-            return _records(connection, topic, logs_of, take, *leads)
+            return _records(connection, topic, logs_of, take, *leads, headers_at=headers_at)
 
-        upstream = _records(connection, claim.input, logs.input, checker.input, ahead=_AHEAD)
+        headers_at = unreadable if raw is None else RawHeaders(raw)
+        upstream = _records(connection, claim.input, logs.input, checker.input, ahead=_AHEAD, headers_at=headers_at)
         _read_in_step(checker, upstream, [downstream(*item) for item in logs.downstream.items()], others)
     return notes
 
@@ -323,6 +324,7 @@ def _records(
     lead: Lead = lambda _partition, _offset: None,
     *,
     ahead: int = 0,
+    headers_at: HeadersAt = unreadable,
 ) -> Feed:
     """
     Pass on the visible records of one topic; ``ahead``: read this log so many records ahead of the others.
@@ -331,7 +333,7 @@ def _records(
     """
     ranges = {p: (log.first, log.last_stable) for p, log in logs.items()}
     total, done = max(1, sum(last - first for first, last in ranges.values())), dict.fromkeys(logs, 0)
-    with closing(scan_rows(connection, topic, ranges, READ_COMMITTED)) as batches:
+    with closing(scan_rows(connection, topic, ranges, READ_COMMITTED, headers_at)) as batches:
         yield -ahead / total
         for rows in batches:
             reached = {row[0]: row[1] for row in rows}

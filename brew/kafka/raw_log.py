@@ -21,12 +21,14 @@ from brew.kafka.kafka_python import (
     batches_with_bytes,
     kafka_python_admin,
 )
+from brew.kafka.log_reader import Headers, unreadable
 from brew.kafka.offsets import log_offsets
 from brew.offsets import SinkBatch, SourcePosition
 
 with warnings.catch_warnings():
     # The library reads its message schemas with a deprecated function on import.
     warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.errors import UnsupportedCodecError
     from kafka.protocol.consumer import FetchRequest
 
 _EACH_BYTES = 1024 * 1024
@@ -135,6 +137,36 @@ def source_positions(content: memoryview) -> Sources | SinkBatch | None:
         last = position + length
     overlapping = SourcePosition.of(headers), SourcePosition.of(_headers(content, last))
     return None if overlapping[0] is None or overlapping[1] is None else (overlapping[0], overlapping[1])
+
+
+class RawHeaders:
+    """Headers of single records, also those that librdkafka's client can't read; keeps those of one batch."""
+
+    def __init__(self, raw: RawLogs) -> None:
+        self._raw, self._place, self._kept = raw, ("", -1), dict[int, Headers]()
+
+    def __call__(self, topic: str, partition: int, offset: int) -> Headers:
+        """Return a record's headers as Java reads them: U+FFFD stands for what is not UTF-8 in a name."""
+        if self._place != (topic, partition) or offset not in self._kept:
+            self._place, self._kept = (topic, partition), {}
+            for batch, content in self._raw.batches(topic, partition, offset, offset + 1):
+                self._kept = dict(_all_headers(batch, content))
+        return self._kept[offset] if offset in self._kept else unreadable(topic, partition, offset)
+
+
+def _all_headers(batch: RawBatch, content: memoryview) -> Iterator[tuple[int, Headers]]:
+    """Yield offset and headers of each record of a batch."""
+    records = DefaultRecordBatch(content)
+    try:
+        records._maybe_uncompress()  # noqa: SLF001 - its iteration raises at such a name
+    except UnsupportedCodecError:
+        return
+    text, position = memoryview(records._buffer), records._pos  # noqa: SLF001
+    for _ in range(records.records_count):
+        length, after = _varint(text, position)
+        _, delta = _varint(text, after + 1)
+        yield batch.base_offset + _varint(text, delta)[0], _headers(text, position)
+        position = after + length
 
 
 def _headers(content: memoryview, position: int) -> list[tuple[str, bytes | None]]:

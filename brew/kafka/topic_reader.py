@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from itertools import groupby
-from operator import methodcaller
 from typing import cast
 
 from confluent_kafka import IsolationLevel, KafkaError, Message, TopicPartition
@@ -16,18 +15,12 @@ from brew.deadline import Deadline, retry_until
 from brew.errors import DeadlineExceeded, Refused, Retriable
 from brew.kafka import topics
 from brew.kafka.clients import admin, attempt_s, consumer, mapped, mapped_query
-from brew.kafka.log_reader import LogRecord, ends_partition
+from brew.kafka.log_reader import READ_HEADERS, Headers, LogRecord, ends_partition
 from brew.kafka.offsets import log_offsets
 from brew.names import READ_COMMITTED
 
-Headers = list[tuple[str, bytes | None]]
-
 _BATCH = 10_000
 _POLL_S = 0.1
-
-# At a header's name that is not UTF-8, the client library returns a broken list beside its exception, and at the next
-# call without one. A plain call may overlook it; the list ends the process (confluent-kafka 2.16.1, Python 3.11).
-READ_HEADERS = methodcaller("headers")
 
 
 def headers_of(record: LogRecord) -> Headers | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ import orjson
 import pytest
 from confluent_kafka import TopicPartition
 from harness.brokers import Broker
+from harness.fakes import log_record
 from harness.names import Names
 from harness.transactions import make_topics
 from harness.waiting import markers_written
+from kafka import KafkaProducer
 
 from brew.cli import exit_code_of
 from brew.cluster import OFFSETS_TOPIC
@@ -133,6 +136,48 @@ def test_a_right_run_is_proven_with_aborted_and_bad_inputs_among_it(pipeline: Ti
     code, report = pipeline.verify()
     assert (code, report["verdict"], report["doubts"]) == (0, "proven", [])
     assert (report["inputs"], report["outputs"], report["dead_letters"]) == (60, 52, 8)
+
+
+class NotUtf8(str):
+    """A header's name that kafka-python writes as a byte that is not UTF-8."""
+
+    __slots__ = ()
+
+    def encode(self, *_: object) -> bytes:
+        return b"n\xff"
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_a_header_s_name_that_is_not_utf_8_is_compared_as_the_connector_writes_it(
+    pipeline: TinyPipeline, compression: str | None
+) -> None:
+    """The client library can't read it, and ended the process, now and then with SIGSEGV."""
+    pipeline.create("--count", "6")
+    names = pipeline.names
+    rows = pipeline.rows()
+    (offset,) = unreadable_records(pipeline, names.input, 1, compression)
+    order = b'{"customer_id":"c","total_cents":1,"loyalty_tier":"standard","loyalty_discount":0.0}'
+    source = SourcePosition(names.input, 0, offset).headers()
+    record = log_record(offset, 0, b"k", timestamp=(1, 1_000))
+    pipeline.write([*rows, (names.output, record, order, [("n\ufffd", b"1"), *source])])
+    code, report = pipeline.verify()
+    assert (code, report["verdict"], report["inputs"], report["outputs"]) == (0, "proven", 7, 7), report
+    unreadable_records(pipeline, names.input, 2, compression)
+    assert pipeline.verify()[1]["backlog"] == 2
+    (place,) = unreadable_records(pipeline, names.output, 1, compression)
+    code, report = pipeline.verify()
+    assert (code, report["totals"]) == (1, {"phantom-output": 1}), report
+    assert f'"{names.output}", "partition": 0, "offset": {place},' in json.dumps(report)
+
+
+def unreadable_records(pipeline: TinyPipeline, topic: str, count: int, compression: str | None) -> list[int]:
+    """Write so many of them; return their offsets in partition 0."""
+    with closing(
+        KafkaProducer(bootstrap_servers=pipeline.connection.bootstrap, compression_type=compression)
+    ) as writer:
+        value = b'{"customer_id":"c","total_cents":1}'
+        sent = [writer.send(topic, value, b"k", [(NotUtf8("n"), b"1")], 0, 1_000) for _ in range(count)]
+        return [one.get(20).offset for one in sent]
 
 
 def lose(rows: list[Row]) -> None:

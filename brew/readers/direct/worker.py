@@ -22,8 +22,7 @@ from brew.deadline import Deadline
 from brew.errors import BrewError, Refused, Unreachable, text_of
 from brew.fault_injection import CrashInjector, PlannedCrash
 from brew.kafka.clients import FULL_MS
-from brew.kafka.log_reader import IDLE_MS, FetchedRecords, LogRecord, TailReader
-from brew.kafka.topic_reader import READ_HEADERS
+from brew.kafka.log_reader import IDLE_MS, READ_HEADERS, FetchedRecords, LogRecord, TailReader
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
 from brew.range_transaction import RecordHeaders, Rows

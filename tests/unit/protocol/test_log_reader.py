@@ -52,6 +52,30 @@ def test_a_broker_s_own_timestamp_is_none() -> None:
     assert rows == [(0, 1, b"k", None, [], None), (0, 2, b"k", None, [], 12)]
 
 
+@pytest.mark.parametrize("failing", [{1}, {2, 3}, {1, 2, 3}])
+def test_headers_that_the_library_can_not_read_are_asked_for_elsewhere(failing: set[int]) -> None:
+    """A second call for the same record would return a list that ends the process."""
+
+    def record(offset: int) -> Any:
+        def headers() -> list[tuple[str, bytes | None]]:
+            assert not calls.count(offset)
+            calls.append(offset)
+            if offset in failing:
+                raise SystemError("returned a result with an exception set")
+            return [("h", b"%d" % offset)]
+
+        return SimpleNamespace(**{**vars(log_record(offset, 3)), "headers": headers})
+
+    calls: list[int] = []
+    rows = log_reader._take_rows([record(n) for n in (1, 2, 3)], {3: 9}, "in", lambda *place: [(str(place), None)])
+    assert [row[4] for row in rows] == [
+        [(f"('in', 3, {n})", None)] if n in failing else [("h", b"%d" % n)] for n in (1, 2, 3)
+    ]
+    calls.clear()
+    with pytest.raises(Refused, match=rf"record at in\[3\] offset {min(failing)} has a header .*`brew show`"):
+        log_reader._take_rows([record(n) for n in (1, 2, 3)], {3: 9}, "in")
+
+
 def error_at(offset: int, error: int) -> Any:
     """An event of partition 0."""
     return log_record(offset, error=KafkaError(error))

@@ -13,7 +13,7 @@ from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.kafka.cluster_admin import coordinator_partition
 from brew.kafka.kafka_python import parse_batches
-from brew.kafka.raw_log import FirstVisible, _first, first_visible, offset_batches, source_positions
+from brew.kafka.raw_log import FirstVisible, RawHeaders, _first, first_visible, offset_batches, source_positions
 from brew.offsets import SinkBatch, SourcePosition
 
 with warnings.catch_warnings():
@@ -178,6 +178,31 @@ def written(*offsets: int | None, compression: int = 0, value: bytes | None = b"
 def test_first_and_last_source_are_read_whatever_lies_between(offsets: tuple[int, ...], value: bytes | None) -> None:
     expected = SourcePosition("in", 3, offsets[0]), SourcePosition("in", 3, offsets[-1])
     assert source_positions(written(*offsets, value=value)) == expected
+
+
+class Bytes(str):
+    """A header's name that the library writes as these bytes."""
+
+    __slots__ = ()
+
+    def encode(self, *_: object) -> bytes:
+        return super().encode("latin-1")
+
+
+@pytest.mark.parametrize("compression", [0, 1])
+def test_a_header_s_name_that_is_not_utf_8_is_read_as_java_reads_it(compression: int) -> None:
+    """`--reader connector` writes it so; one batch is kept, for its other records."""
+    all_headers = [[("a", b"1")], [(Bytes("n\xff"), b"2"), ("b", None)], []]
+    records = [(1_780_000_000_000, b"key", b"value" * 90, headers) for headers in all_headers]
+    content = bytes_of(MemoryRecordsBuilder(2, compression, 1 << 20, 0, True, 7, 1, 0), *records)
+    raw, asked = RawBatch(5, 7, 3, 7, 0, 0, True, False, None, 0), list[Any]()
+    log: Any = SimpleNamespace(batches=lambda *place: asked.append(place) or [(raw, memoryview(content))])
+    headers_at = RawHeaders(log)
+    expected = [[("a", b"1")], [("n\ufffd", b"2"), ("b", None)], []]
+    assert [headers_at("in", 3, offset) for offset in (5, 6, 7)] == expected
+    assert asked == [("in", 3, 5, 6)]
+    with pytest.raises(Refused, match=r"record at in\[3\] offset 8 has a header whose name is not UTF-8"):
+        headers_at("in", 3, 8)
 
 
 def test_a_sinks_batch_is_told_by_its_first_record() -> None:
