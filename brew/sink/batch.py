@@ -169,15 +169,19 @@ class BatchJob:
         crash, batch_id = self.crash, self.batch.batch_id
         return lambda point: crash.at(point, batch_id, transaction) if crash is not None else None
 
-    def is_new(self, committed: Committed | None) -> bool:
-        """Call `brew.sink.position.is_new`, with the last records of the topic that rows go to as evidence."""
+    def is_new(self, committed: Committed | None, kafka: Transaction) -> bool:
+        """
+        Call `brew.sink.position.is_new`, with the last records of the topic that rows go to as evidence.
+
+        ``kafka``: the transaction that located ``committed``, and locates it again if the topic contradicts it.
+        """
         batch, topic = self.batch, self.topic or self.batch.topic
 
         def evidence() -> int | None:
             wanted = (SINK_NAME, batch.sink.encode())
             return last_in_topic(self.connection, topic, batch.sink, SINK_BATCH, wanted)
 
-        return is_new(batch, committed, evidence)
+        return is_new(batch, committed, evidence, lambda: kafka.locate(Deadline(FENCE_S)))
 
     def partitions(self, topic: str) -> int:
         """
@@ -209,7 +213,7 @@ def write_alone(job: BatchJob, batches: Iterator[pa.RecordBatch]) -> Result:
         count = _produce(job, kafka, first, batches, deadline)
 
     def decide(committed: Committed | None) -> Write | None:
-        if not job.is_new(committed):
+        if not job.is_new(committed, kafka):
             return None
         until = job.batch.batch_id + 1
         return Write(produce, lambda: until, str(job.batch.metadata), Deadline(job.timeout_s))

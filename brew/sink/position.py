@@ -96,18 +96,27 @@ class Batch:
         return f"the checkpoint of query {self.metadata.query} is at batch {self.batch_id}"
 
 
-def is_new(batch: Batch, committed: Committed | None, evidence: Callable[[], int | None]) -> bool:
+def is_new(
+    batch: Batch,
+    committed: Committed | None,
+    evidence: Callable[[], int | None],
+    locate: Callable[[], Committed | None],
+) -> bool:
     """
     Return True if the batch must be written, False if it is already written.
 
     ``evidence``: returns this sink's highest batch among the last records of its topic, by their headers, or None.
+    ``locate``: asks for the position again, since another query may commit between the two looks.
 
     Raises:
         Refused: checkpoint and Kafka do not belong together.
     """
     if committed is None:
-        _check_first(batch, evidence())
-        return True
+        highest = evidence()
+        committed = None if highest is None else locate()
+        if committed is None:
+            _check_first(batch, highest)
+            return True
     metadata = _metadata_of(batch, committed)
     if metadata is not None:
         _check_owner(batch, committed, metadata)

@@ -60,7 +60,7 @@ class SharedWriter:
             rows = self._run_tasks(frame, job, kafka.epoch)
 
         def decide(committed: Committed | None) -> Write | None:
-            if not job.is_new(committed):
+            if not job.is_new(committed, kafka):
                 return None
             until = job.batch.batch_id + 1
             return Write(produce, lambda: until, str(job.batch.metadata), Deadline(_LONGEST_S))

@@ -40,12 +40,20 @@ def no_evidence() -> int | None:
     return None
 
 
+def never_again() -> Committed | None:
+    raise AssertionError
+
+
 def refuses(
-    batch: Batch, committed: Committed | None, *phrases: str, evidence: Callable[[], int | None] = no_evidence
+    batch: Batch,
+    committed: Committed | None,
+    *phrases: str,
+    evidence: Callable[[], int | None] = no_evidence,
+    again: Committed | None = None,
 ) -> Refused:
     """The batch is refused, in a sentence that holds these phrases."""
     with pytest.raises(Refused) as refused:
-        is_new(batch, committed, evidence)
+        is_new(batch, committed, evidence, lambda: again)
     assert [phrase for phrase in phrases if phrase not in str(refused.value)] == []
     return refused.value
 
@@ -53,16 +61,24 @@ def refuses(
 def test_the_next_batch_is_written_and_the_one_before_is_out_already() -> None:
     """Evidence is looked for only where there is no position; a checkpoint may have dropped the batch before."""
     never = Mock(side_effect=AssertionError)
-    assert is_new(batch(0), None, no_evidence)
-    assert is_new(batch(1), position(1), never)
-    assert not is_new(batch(0), position(1), never)
-    assert is_new(Batch("revenue", "out", 1, metadata(1), None), position(1), no_evidence)
+    assert is_new(batch(0), None, no_evidence, never_again)
+    assert is_new(batch(1), position(1), never, never_again)
+    assert not is_new(batch(0), position(1), never, never_again)
+    assert is_new(Batch("revenue", "out", 1, metadata(1), None), position(1), no_evidence, never_again)
 
 
 def test_an_expired_position_is_refused_with_the_last_batch_that_the_topic_shows() -> None:
     for number in (0, 2):
         phrases = f"is at batch {number}", f"start_at({number})", "use a new name and a new checkpoint"
         refuses(batch(number), None, "up to batch 17: the position expired", *phrases, evidence=lambda: 17)
+
+
+def test_a_position_that_another_query_commits_between_two_looks_has_not_expired() -> None:
+    """The loser of two queries of one name was told so, and to call `start_at`, which moves the other's position."""
+    refusal = refuses(batch(0), None, "two queries have one name", evidence=lambda: 0, again=position(1, OTHER))
+    assert "expired" not in str(refusal)
+    assert is_new(batch(1), None, lambda: 0, lambda: position(1)), "an answer of a coordinator that knew nothing yet"
+    assert not is_new(batch(0), None, lambda: 0, lambda: position(1))
 
 
 def test_an_old_checkpoint_under_a_sink_that_kafka_does_not_know_is_refused() -> None:
@@ -107,8 +123,8 @@ def test_a_batch_that_is_out_but_covered_other_offsets_is_refused() -> None:
 
 
 def test_a_position_set_by_hand_is_believed() -> None:
-    assert is_new(batch(2), Committed(2, BY_HAND), no_evidence)
-    assert not is_new(batch(1), Committed(2, BY_HAND), no_evidence)
+    assert is_new(batch(2), Committed(2, BY_HAND), no_evidence, never_again)
+    assert not is_new(batch(1), Committed(2, BY_HAND), no_evidence, never_again)
     refuses(batch(0), Committed(2, BY_HAND), "Kafka's position is batch 2")
 
 
@@ -121,10 +137,10 @@ def test_an_offset_of_another_program_is_refused(metadata: str) -> None:
 def test_batch_jobs_write_growing_ids_once() -> None:
     job = Batch("revenue", "out", 20261123, PositionMetadata(None, "", TOPIC_ID))
     done = Committed(20261124, str(job.metadata))
-    assert is_new(job, None, no_evidence)
-    assert not is_new(job, done, no_evidence)
+    assert is_new(job, None, no_evidence, never_again)
+    assert not is_new(job, done, no_evidence, never_again)
     for before in (20260101, 20261123):
-        assert is_new(job, Committed(before, str(job.metadata)), no_evidence)
+        assert is_new(job, Committed(before, str(job.metadata)), no_evidence, never_again)
     why = "write() was called with batch 20261122, Kafka's position is batch 20261124"
     refuses(Batch("revenue", "out", 20261122, job.metadata), done, why)
 
