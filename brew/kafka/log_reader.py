@@ -106,10 +106,12 @@ def scan_rows(
     ranges: Mapping[int, tuple[int, int]],
     isolation: str,
     headers_at: HeadersAt = unreadable,
+    *,
+    group: str = _GROUP,
 ) -> Generator[list[Row], None, None]:
     """Like `scan`, with plain tuples instead of the library's messages: half the CPU time for millions of records."""
     take = functools.partial(_take_rows, topic=topic, headers_at=headers_at)
-    yield from _scan(connection, topic, ranges, isolation, _IDLE_S, _GROUP, take)
+    yield from _scan(connection, topic, ranges, isolation, _IDLE_S, group, take)
 
 
 def _scan(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
-from operator import methodcaller
 
 from confluent_kafka import TopicPartition
 
@@ -16,7 +15,7 @@ from brew.errors import BrewError, Refused
 from brew.kafka import topics
 from brew.kafka.clients import BATCH_BYTES, admin
 from brew.kafka.committed_offset import locator
-from brew.kafka.log_reader import LogRecord, scan
+from brew.kafka.log_reader import Headers, scan_rows
 from brew.kafka.offsets import log_offsets
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.names import READ_COMMITTED, SinkTransactionalId
@@ -136,18 +135,18 @@ def last_in_topic(connection: Connection, topic: str, group: str, header: str, w
     count = described(connection, topic, deadline).partitions
     logs = log_offsets(admin(connection), topic, range(count), deadline)
     ranges = {p: (max(log.first, log.last_stable - _TAIL), log.last_stable) for p, log in logs.items()}
-    records = chain.from_iterable(scan(connection, topic, ranges, READ_COMMITTED, group=group))
-    found = (_number(record, header, wanted) for record in records)
+    rows = chain.from_iterable(scan_rows(connection, topic, ranges, READ_COMMITTED, _no_headers, group=group))
+    found = (_number(row[4], header, wanted) for row in rows)
     return max((number for number in found if number is not None), default=None)
 
 
-def _number(record: LogRecord, header: str, wanted: tuple[str, bytes]) -> int | None:
-    try:
-        # With a name that is not UTF-8, a plain call may overlook the client library's exception, and its broken list
-        # then ends the process (confluent-kafka 2.16.1, Python 3.11). A sink's own records have no such name.
-        found = dict(methodcaller("headers")(record) or ())
-    except SystemError:
-        return None
+def _no_headers(_topic: str, _partition: int, _offset: int) -> Headers:
+    """Stand for headers that the client library can't read: a sink refuses to write such names."""
+    return []
+
+
+def _number(headers: Headers, header: str, wanted: tuple[str, bytes]) -> int | None:
+    found = dict(headers)
     value = found.get(header)
     if found.get(wanted[0]) != wanted[1] or not isinstance(value, bytes) or not value.isdigit():
         return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ from confluent_kafka import TopicPartition
 from harness.brokers import Broker
 from harness.fakes import log_record
 from harness.names import Names
+from harness.records import write_unreadable
 from harness.transactions import make_topics
 from harness.waiting import markers_written
-from kafka import KafkaProducer
 
 from brew.cli import exit_code_of
 from brew.cluster import OFFSETS_TOPIC
@@ -138,15 +137,6 @@ def test_a_right_run_is_proven_with_aborted_and_bad_inputs_among_it(pipeline: Ti
     assert (report["inputs"], report["outputs"], report["dead_letters"]) == (60, 52, 8)
 
 
-class NotUtf8(str):
-    """A header's name that kafka-python writes as a byte that is not UTF-8."""
-
-    __slots__ = ()
-
-    def encode(self, *_: object) -> bytes:
-        return b"n\xff"
-
-
 @pytest.mark.parametrize("compression", [None, "gzip"])
 def test_a_header_s_name_that_is_not_utf_8_is_compared_as_the_connector_writes_it(
     pipeline: TinyPipeline, compression: str | None
@@ -155,29 +145,19 @@ def test_a_header_s_name_that_is_not_utf_8_is_compared_as_the_connector_writes_i
     pipeline.create("--count", "6")
     names = pipeline.names
     rows = pipeline.rows()
-    (offset,) = unreadable_records(pipeline, names.input, 1, compression)
+    (offset,) = write_unreadable(pipeline.connection, names.input, 1, compression)
     order = b'{"customer_id":"c","total_cents":1,"loyalty_tier":"standard","loyalty_discount":0.0}'
     source = SourcePosition(names.input, 0, offset).headers()
     record = log_record(offset, 0, b"k", timestamp=(1, 1_000))
     pipeline.write([*rows, (names.output, record, order, [("n\ufffd", b"1"), *source])])
     code, report = pipeline.verify()
     assert (code, report["verdict"], report["inputs"], report["outputs"]) == (0, "proven", 7, 7), report
-    unreadable_records(pipeline, names.input, 2, compression)
+    write_unreadable(pipeline.connection, names.input, 2, compression)
     assert pipeline.verify()[1]["backlog"] == 2
-    (place,) = unreadable_records(pipeline, names.output, 1, compression)
+    (place,) = write_unreadable(pipeline.connection, names.output, 1, compression)
     code, report = pipeline.verify()
     assert (code, report["totals"]) == (1, {"phantom-output": 1}), report
     assert f'"{names.output}", "partition": 0, "offset": {place},' in json.dumps(report)
-
-
-def unreadable_records(pipeline: TinyPipeline, topic: str, count: int, compression: str | None) -> list[int]:
-    """Write so many of them; return their offsets in partition 0."""
-    with closing(
-        KafkaProducer(bootstrap_servers=pipeline.connection.bootstrap, compression_type=compression)
-    ) as writer:
-        value = b'{"customer_id":"c","total_cents":1}'
-        sent = [writer.send(topic, value, b"k", [(NotUtf8("n"), b"1")], 0, 1_000) for _ in range(count)]
-        return [one.get(20).offset for one in sent]
 
 
 def lose(rows: list[Row]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import Stage
+from harness.records import write_unreadable
 from harness.sinks import SinkStage
 from harness.transactions import STEP_S, make_topics
 from pyspark.sql import DataFrame
@@ -19,6 +20,7 @@ from brew.deadline import Deadline
 from brew.errors import BrewError, Refused
 from brew.kafka import sink_transaction
 from brew.kafka.group_requests import delete_group
+from brew.names import SINK_BATCH, SINK_NAME
 
 
 @pytest.fixture
@@ -133,6 +135,22 @@ def test_a_position_that_expired_and_the_way_out(it: SinkStage) -> None:
     it.sink().start_at(1)
     it.run(it.copied(), it.sink())
     assert it.values() == numbers(60)
+
+
+def test_records_whose_headers_the_client_can_not_read_do_not_end_the_search_for_evidence(
+    broker: Broker, names: Names
+) -> None:
+    """Another program may write such names, a sink refuses them; the search ended with SystemError, or SIGSEGV."""
+    stage = Stage(broker, names)
+    make_topics(stage.connection, names.output)
+    ours = (SINK_NAME, b"revenue")
+    stage.produce(names.output, *((0, b"k", b"v", [ours, (SINK_BATCH, batch)]) for batch in (b"6", b"7")))
+    write_unreadable(stage.connection, names.output, 3)
+    found = [
+        sink_transaction.last_in_topic(stage.connection, names.output, name, SINK_BATCH, (SINK_NAME, name.encode()))
+        for name in ("revenue", "other")
+    ]
+    assert found == [7, None]
 
 
 def test_a_checkpoint_and_a_position_that_are_both_gone(it: SinkStage) -> None:
