@@ -18,6 +18,7 @@ from harness.pipeline import Stage
 from harness.sinks import SinkStage
 from harness.transactions import STEP_S
 from harness.waiting import until
+from py4j.protocol import Py4JNetworkError
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
@@ -119,7 +120,8 @@ def test_an_interrupted_batch_job_leaves_no_transaction_open(it: SinkStage) -> N
     sink = it.sink(transaction_timeout_s=600)
     with ThreadPoolExecutor(1) as pool:
         interrupted = pool.submit(interrupt)
-        with pytest.raises(KeyboardInterrupt):
+        # On the way out, pyspark connects to the JVM again, and rarely gets no answer.
+        with pytest.raises((KeyboardInterrupt, Py4JNetworkError)):
             sink.write(frame, 1)
         release_file.touch()
         interrupted.result(30)
