@@ -52,6 +52,7 @@ class WarmSpark:
             self.context = session.start_context(settings.spark, compilers)
         else:
             self.context = session.start(settings.spark, compilers).sparkContext
+        self._jobs = session.RunJobs(self.context)
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
         self._jobs_done = 0
@@ -84,7 +85,7 @@ class WarmSpark:
         thread = self._thread
         self.leave()
         if thread is not None:
-            session.cancel_all(self.context)
+            self._jobs.cancel()
             thread.join(_JOIN_S)
         if not self._borrowed:
             session.end(self.context)
@@ -92,7 +93,7 @@ class WarmSpark:
     def _run(self) -> None:
         end, jobs_tried = self._end, 0
         with contextlib.suppress(*_EXPECTED_ERRORS):
-            session.tag_jobs(self.context)
+            self._jobs.tag()
         while not end.is_set():
             jobs_tried += 1
             try:

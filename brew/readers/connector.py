@@ -208,6 +208,7 @@ class SparkEngine:
     ) -> None:
         """``patience_s``: how long a job may wait while the application has no executor."""
         self.spark, self._borrowed, self._patience_s = spark, borrowed, patience_s
+        self._jobs = session.RunJobs(spark.sparkContext)
         self._waiting: dict[int, float] = {}
         self._refused: Refused | None = None
         self._closed = threading.Event()
@@ -221,7 +222,7 @@ class SparkEngine:
         outcomes: Mapping[int, Outcome]
         self._waiting[threading.get_ident()] = time.monotonic()
         try:
-            session.tag_jobs(self.spark.sparkContext)
+            self._jobs.tag()
             # Lanes run in parallel, so each size of batches has a session of its own.
             small = self._record_sizes.all_small(range_.partition for range_ in ranges)
             spark = self._small_records_session if small else self.spark
@@ -270,10 +271,10 @@ class SparkEngine:
                         "application has no executor; compare its executors' memory and cores with what the cluster "
                         "has free"
                     )
-                    session.cancel_all(self.spark.sparkContext)
+                    self._jobs.cancel()
 
     def interrupt(self) -> None:
-        session.cancel_all(self.spark.sparkContext)
+        self._jobs.cancel()
 
     def close(self) -> None:
         self._closed.set()

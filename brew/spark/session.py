@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import uuid
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -37,7 +38,6 @@ _JVM_EXIT_S = 2.0
 _HIDDEN = "(?i)secret|password|token|access[.]?key|jaas|keystore"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, which also provides the jars
 
-_TAG = "brew-pipeline"
 _SESSION_CONF = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
@@ -275,15 +275,20 @@ def jvm_call(context: SparkContext) -> Iterator[None]:
         raise Refused(f"Spark's JVM does not answer: {error}; try --verbose") from error
 
 
-def tag_jobs(context: SparkContext) -> None:
-    """Tag the jobs that this thread starts, for `cancel_all`."""
-    context.addJobTag(_TAG)
+class RunJobs:
+    """The Spark jobs of one run, under a tag of their own: other runs may use the same context."""
 
+    def __init__(self, context: SparkContext) -> None:
+        self._context, self._tag = context, f"brew-{uuid.uuid4().hex}"
 
-def cancel_all(context: SparkContext) -> None:
-    """Cancel all tagged jobs; does nothing if the JVM has ended."""
-    with contextlib.suppress(Py4JError, OSError):
-        context.cancelJobsWithTag(_TAG)
+    def tag(self) -> None:
+        """Tag the jobs that this thread starts, for `cancel`; only threads of this run may call it."""
+        self._context.addJobTag(self._tag)
+
+    def cancel(self) -> None:
+        """Cancel all tagged jobs; does nothing if the JVM has ended."""
+        with contextlib.suppress(Py4JError, OSError):
+            self._context.cancelJobsWithTag(self._tag)
 
 
 def executors(context: SparkContext) -> int | None:

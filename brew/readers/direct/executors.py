@@ -39,6 +39,7 @@ class SparkWorkers:
         """``borrowed``: Spark is not stopped on close."""
         self.server, self._borrowed = server, borrowed
         self._context, self._settings, self._end_s = context, settings, end_s
+        self._spark_jobs = session.RunJobs(context)
         self._jobs: dict[int, threading.Thread] = {}
         self._stopping = threading.Event()
         self._failures: dict[int, str] = {}
@@ -62,7 +63,7 @@ class SparkWorkers:
         run = functools.partial(_run_in_task, self._settings, slot)
         self._failed_in_a_row[slot] = 0
         with contextlib.suppress(Py4JError, OSError):  # a JVM that has ended is detected below
-            session.tag_jobs(self._context)
+            self._spark_jobs.tag()
         while not self._stopping.is_set() and self._failed_in_a_row[slot] < _MAX_FAILURES:
             try:
                 self._context.parallelize([slot], 1).mapPartitions(run).count()
@@ -93,7 +94,7 @@ class SparkWorkers:
     def interrupt(self) -> None:
         self.stop_restarts()
         self.server.close()
-        session.cancel_all(self._context)
+        self._spark_jobs.cancel()
 
     def close(self) -> None:
         """Wait for the jobs, then end Spark: py4j prints a stack trace if the JVM ends during a call."""

@@ -32,8 +32,13 @@ class Context:
         self._gateway: Any = self
         self.proc: Any = None
         self.defaultParallelism = 2
+        self.job_tags, self.cancelled_tags = set[str](), set[str]()
 
-    def addJobTag(self, tag: str) -> None: ...  # noqa: N802 - Spark's name
+    def addJobTag(self, tag: str) -> None:  # noqa: N802 - Spark's name
+        self.job_tags.add(tag)
+
+    def cancelJobsWithTag(self, tag: str) -> None:  # noqa: N802
+        self.cancelled_tags.add(tag)
 
     def parallelize(self, slots: list[int], _count: int) -> Any:
         context = self
@@ -204,14 +209,29 @@ def test_a_job_that_was_dismissed_starts_no_worker_again() -> None:
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_job_ends_with_its_spark_unless_that_is_kept(monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
     """A worker without a connection ends by itself; Spark goes after that. An interrupted one cancels what runs."""
-    server, ended, cancelled = FakeServer(), list[bool](), list[object]()
+    server, ended, context = FakeServer(), list[bool](), Context()
     monkeypatch.setattr(executors.session, "end", lambda *_: ended.append(server.closed))
-    monkeypatch.setattr(executors.session, "cancel_all", cancelled.append)
-    spark_workers(Context(), server, borrowed=kept).close()
-    assert (server.closed, ended, cancelled) == (True, [] if kept else [True], [])
-    context, server = Context(), FakeServer()
+    spark_workers(context, server, borrowed=kept).close()
+    assert (server.closed, ended, context.cancelled_tags) == (True, [] if kept else [True], set())
+    server = FakeServer()
     spark_workers(context, server).interrupt()
-    assert (cancelled, server.closed) == ([context], True)
+    assert (len(context.cancelled_tags), server.closed) == (1, True)
+
+
+def test_an_interrupted_run_cancels_its_own_jobs_only() -> None:
+    """Two `brew.Pipeline` of a process share one context; with one tag, both lost their jobs."""
+    context = Context()
+    first, second = spark_workers(context, FakeServer()), spark_workers(context, FakeServer())
+    for workers in (first, second):
+        workers.stop_restarts()
+    first._run_repeatedly(0)
+    tags_of_first = set(context.job_tags)
+    first._run_repeatedly(1)
+    assert context.job_tags == tags_of_first, "one tag for all of a run's jobs"
+    second._run_repeatedly(0)
+    first.interrupt()
+    assert context.cancelled_tags == tags_of_first
+    assert context.job_tags - tags_of_first, "the other run's jobs go on"
 
 
 @pytest.mark.parametrize(("attempt", "probability"), [(0, 1.0), (1, 0.0), (3, 0.0)])
