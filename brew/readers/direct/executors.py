@@ -97,14 +97,24 @@ class SparkWorkers:
         self._spark_jobs.cancel()
 
     def close(self) -> None:
-        """Wait for the jobs, then end Spark: py4j prints a stack trace if the JVM ends during a call."""
+        """
+        Wait for the jobs, then end Spark: py4j prints a stack trace if the JVM ends during a call.
+
+        A task that hangs in the caller's function is cancelled: on a context that stays, it would keep its slot.
+        """
         self.stop_restarts()
         self.server.close()
-        deadline = Deadline(_JOIN_S)
-        for job in self._jobs.values():
-            job.join(deadline.remaining_s())
+        if not self._ended(_JOIN_S):
+            self._spark_jobs.cancel()
+            self._ended(_END_S)
         if not self._borrowed:
             session.end(self._context, self._end_s)
+
+    def _ended(self, within_s: float) -> bool:
+        deadline = Deadline(within_s)
+        for job in self._jobs.values():
+            job.join(deadline.remaining_s())
+        return not any(job.is_alive() for job in self._jobs.values())
 
 
 def import_worker(_rows: Iterable[int]) -> Iterator[int]:

@@ -234,6 +234,19 @@ def test_an_interrupted_run_cancels_its_own_jobs_only() -> None:
     assert context.job_tags - tags_of_first, "the other run's jobs go on"
 
 
+def test_a_task_that_hangs_loses_its_slot_when_its_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a context that other runs use, too, a function that never returns kept the slot for good."""
+    monkeypatch.setattr(executors, "_JOIN_S", 0.1)
+    monkeypatch.setattr(executors.session, "end", Mock())
+    context = Context()
+    monkeypatch.setattr(context, "cancelJobsWithTag", lambda _tag: context.over.set())
+    workers = spark_workers(context, FakeServer())
+    workers.open(1)
+    workers.close()
+    assert context.over.is_set()
+    assert not workers._jobs[0].is_alive()
+
+
 @pytest.mark.parametrize(("attempt", "probability"), [(0, 1.0), (1, 0.0), (3, 0.0)])
 def test_a_crash_strikes_a_task_once(monkeypatch: pytest.MonkeyPatch, attempt: int, probability: float) -> None:
     """Spark repeats the task of a worker that died; each time again, and the job fails."""
