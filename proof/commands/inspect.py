@@ -21,7 +21,7 @@ from brew.cli import bootstrap_option, names_by_output
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import UsageError
-from brew.journal import Journal, Phase, Step, runs
+from brew.journal import SUFFIX, Journal, Phase, Step, runs
 from brew.kafka import topics
 from brew.kafka.clients import admin
 from brew.kafka.log_reader import LogRecord, scan
@@ -214,6 +214,15 @@ def _counts(_context: click.Context, parameter: click.Parameter, given: Iterable
     return counts
 
 
+def _with_journals(_context: click.Context, parameter: click.Parameter, folder: Path | None) -> Path | None:
+    if folder is not None and not any(folder.glob(f"*{SUFFIX}")):
+        raise UsageError(
+            f"{parameter.opts[0]} is {str(folder)!r}, which has no journal (*{SUFFIX} file) to compare with; "
+            "name the directory that --journal of the runs and readers named, or leave the option out"
+        )
+    return folder
+
+
 _count_option = partial(repeatable, metavar="NAME=N", callback=_counts)
 
 
@@ -231,7 +240,11 @@ _count_option = partial(repeatable, metavar="NAME=N", callback=_counts)
 @repeatable("--also-output", "Further output topic of the --transform function; repeatable.", "TOPIC")
 @repeatable("--py-files", "Module, archive or wheel with the --transform function; repeatable.", "FILE")
 @plain_option(
-    "--journals", "Directory of the journals that runs and readers wrote (--journal).", "DIR", type=_FOLDER_THERE
+    "--journals",
+    "Directory of the journals that runs and readers wrote (--journal).",
+    "DIR",
+    type=_FOLDER_THERE,
+    callback=_with_journals,
 )
 @flag("--settled", "The run has ended: count each transaction still open as a violation.")
 @plain_option(

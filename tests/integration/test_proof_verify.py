@@ -24,6 +24,7 @@ from brew.cluster import OFFSETS_TOPIC
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused
+from brew.journal import Journal
 from brew.kafka.clients import Producer, admin, consumer, producer
 from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import log_offsets
@@ -276,6 +277,7 @@ def test_fenced_and_aborted_attempts_before_the_right_one_are_in_order(pipeline:
     pipeline.write(rows, abort=True)
     pipeline.write(rows)
     (tmp_path / "log").write_text("nothing to see")
+    Journal(tmp_path, "writer").close()
     demands = ["--need", "fences=1", "--need", "aborted_records=60", "--settled", "--journals", str(tmp_path)]
     code, report = pipeline.verify(*demands, "--canary", "hunter2", "--artefact", str(tmp_path))
     assert (code, report["totals"], report["notes"]) == (0, {}, [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from harness.commands import PROGRAMS
@@ -50,6 +51,17 @@ def test_a_refusal_is_one_sentence_or_for_who_asked_for_json_one_object(
     assert "localhost:1" in sentence
     assert "make up" in sentence
     assert len(sentence.strip().splitlines()) == 1
+
+
+def test_verify_refuses_a_folder_without_journals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a mistyped name it compared nothing, and said `proven`."""
+    (tmp_path / "deeper").mkdir()
+    (tmp_path / "deeper" / "run.jsonl").touch()
+    verify = ["verify", "--bootstrap", "localhost:1", "--journals", str(tmp_path)]
+    assert exit_code_of(proof, "proof", verify) == ExitCode.USAGE
+    message = " ".join(capsys.readouterr().err.split())
+    assert f"--journals is {str(tmp_path)!r}, which has no journal (*.jsonl file)" in message
+    assert "name the directory" in message
 
 
 @pytest.mark.parametrize("module", ["proof", "downstream"])
