@@ -35,7 +35,7 @@ class Checker:
         self._facts = facts
         self._acknowledged = acknowledged or Acknowledged((), facts.input)
         self.found = Findings()
-        self.endings = Endings(self.found, facts.healed_ms)
+        self.endings = Endings(self.found, facts.healed_ms, strict=facts.strict)
         self._downstream = dict.fromkeys((*facts.outputs, facts.dead_letter), 0)
         self._lanes = {p: InputPartition(log.first) for p, log in facts.logs.items()}
         self._positions = {

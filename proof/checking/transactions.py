@@ -53,10 +53,15 @@ class Attempt:
 
 
 class Endings:
-    """How each (producer id, epoch) ended in all partitions; it must not both commit and abort."""
+    """
+    How each (producer id, epoch) ended in all partitions; it must not both commit and abort.
 
-    def __init__(self, found: Findings, healed_ms: Iterable[int] = ()) -> None:
-        self._found = found
+    Not ``strict``: an epoch may have several transactions. Two of them without a common partition look like one with
+    two ends, so only their records and offsets show a torn one (`Positions`).
+    """
+
+    def __init__(self, found: Findings, healed_ms: Iterable[int] = (), *, strict: bool = True) -> None:
+        self._found, self._strict = found, strict
         self.first_commit_ms: dict[int, int | None] = dict.fromkeys(healed_ms)
         # (end, producer id) -> a bit set of the epochs that ended this way, at most 4 KiB.
         self._ended: defaultdict[tuple[str, int], int] = defaultdict(int)
@@ -83,7 +88,7 @@ class Endings:
             self.counts[f"{outcome}_records"] += attempt.records
         if attempt.reused is not None:
             self._reused.add(attempt.key)
-        if self.both(attempt.key):
+        if self._strict and self.both(attempt.key):
             self._torn.setdefault(attempt.key, attempt)
 
     def _has(self, status: str, key: Key) -> bool:
