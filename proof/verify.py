@@ -287,7 +287,7 @@ def _offsets(
     except BrewError as error:
         return [], [f"{unreadable}{error}{f'; {lacks}' if denial_in(str(error)) is Denial.RIGHT else ''}"]
     batches = offset_batches(raw, claim.group, claim.input, partition, log.first, log.end)
-    checker.offsets.begin(partition)
+    checker.offsets.begin(partition, log.first)
     return [_offset_commits(batches, log, checker)], []
 
 

@@ -38,11 +38,15 @@ class Positions:
         self._holder: int | None = None
         self._retired: set[int] = set()
         self.last: int | None = -1
+        self.logged: int | None = -1
+        """The last commit of the log, also if some before it are missing: None if it was a deletion, -1 without any."""
         self.by_hand = self.readable = False
+        self._before_hand: int | None = -1
 
     def moved(self, until: int, key: Key, *, strict: bool) -> None:
         """Record that a committed transaction moved the offset to ``until``."""
         before, self.last, self.by_hand = self.last, until, False
+        self.logged = until
         location = self.topic, self.partition, until
         if strict and key[0] in self._retired:
             evidence = "this producer id moved the offset again, after another one had taken the partition over"
@@ -58,12 +62,20 @@ class Positions:
 
     def set_by_hand(self, until: int | None) -> None:
         """Record that the offset was set outside a transaction, or deleted (None); the chain starts anew."""
-        self.last = until
+        if not self.by_hand:
+            self._before_hand = self.last
+        self.last = self.logged = until
         self.by_hand = True
+
+    def moved_before_hand(self, until: int, key: Key, *, strict: bool) -> None:
+        """Record a transaction that sent its offset before the offset was set by hand, and ended after that."""
+        by_hand, self.last = self.last, self._before_hand
+        self.moved(until, key, strict=strict)
+        self._before_hand, self.last, self.logged, self.by_hand = until, by_hand, by_hand, True
 
     def broken(self) -> None:
         """Record that commits are missing from the log (compaction, retention): the next start is unknown."""
-        self.last = None
+        self.last = self._before_hand = None
 
     def wrote(self, attempt: Attempt) -> None:
         """Add a transaction with records from this partition; its sources may still grow."""
@@ -136,13 +148,15 @@ class OffsetLog:
     def __init__(self, positions: Mapping[int, Positions], found: Findings, endings: Endings, *, strict: bool) -> None:
         self._positions, self._found, self._endings, self._strict = positions, found, endings, strict
         self._raw: RawLog | None = None
-        self._next = 0
+        self._next = self._first = 0
+        self._set_by_hand_at: dict[int, int] = {}
         self.readable = False
         self.notes: list[str] = []
         self._compacted = False
 
-    def begin(self, partition: int) -> None:
-        """Start: the group's offsets are in this partition, and can be read."""
+    def begin(self, partition: int, first: int = 0) -> None:
+        """Start: the group's offsets are in this partition, which can be read from ``first``, the log's start."""
+        self._first = first
         self._raw = RawLog(OFFSETS_TOPIC, partition, self._found, self._endings, strict=self._strict)
         self._raw.of_records = False
         # The partition also holds other groups' transactions, which are neither checked nor counted.
@@ -165,9 +179,10 @@ class OffsetLog:
                 if commit.partition not in self._positions:
                     continue
                 if attempt is not None and commit.until is not None:
-                    attempt.commits.append((commit.partition, commit.until))
-                else:
-                    self._positions[commit.partition].set_by_hand(commit.until)
+                    attempt.commits.append((commit.partition, commit.until, raw.base_offset))
+                    continue
+                self._positions[commit.partition].set_by_hand(commit.until)
+                self._set_by_hand_at[commit.partition] = -1 if commit.until is None else raw.base_offset
 
     def _broken(self) -> None:
         if not self._compacted:
@@ -181,21 +196,32 @@ class OffsetLog:
 
     def _ended(self, attempt: Attempt) -> None:
         if attempt.status == COMMIT:
-            for partition, until in attempt.commits:
-                self._positions[partition].moved(until, attempt.key, strict=self._strict)
+            for partition, until, sent_at in attempt.commits:
+                position = self._positions[partition]
+                # Coordinators keep the offset whose record comes later in the log, whenever the transaction ends.
+                overtaken = position.by_hand and sent_at < self._set_by_hand_at.get(partition, -1)
+                moved = position.moved_before_hand if overtaken else position.moved
+                moved(until, attempt.key, strict=self._strict)
 
     def open(self) -> Iterable[Attempt]:
         """Return the open transactions with offset commits."""
         return () if self._raw is None else [attempt for attempt in self._raw.open() if attempt.commits]
 
     def compare(self, committed: Mapping[int, int | None]) -> None:
-        """Check that the coordinator's committed offset is the last one in the log."""
+        """
+        Check that the coordinator's committed offset is the last one in the log.
+
+        Compaction keeps the last commit of each partition; only a log that was cut off at its start may lack it.
+        """
         if self._raw is None:
             return
         for partition, position in self._positions.items():
-            stored, shown = committed.get(partition), position.last
-            if stored is None or shown is None or shown < 0 or stored == shown:
+            stored, shown = committed.get(partition), position.logged
+            if stored is None or stored == shown or (shown == -1 and self._first > 0):
                 continue
-            name = Name.OFFSET_AHEAD if stored > shown else Name.OFFSET_BEHIND
-            evidence = f"the coordinator returns this offset, but the last commit in {OFFSETS_TOPIC} is {shown}"
-            self._found.add(name, (position.topic, partition, stored), evidence)
+            name = Name.OFFSET_BEHIND if shown is not None and stored < shown else Name.OFFSET_AHEAD
+            last = f"the last commit in {OFFSETS_TOPIC} is {'a deletion' if shown is None else shown}"
+            evidence = last if shown != -1 else f"{OFFSETS_TOPIC} has no commit of this partition"
+            self._found.add(
+                name, (position.topic, partition, stored), f"the coordinator returns this offset, but {evidence}"
+            )

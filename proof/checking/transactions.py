@@ -25,7 +25,7 @@ class Attempt:
 
     ``visible`` is its first offset that a `read_committed` reader returned. ``sources`` maps an input partition to
     [lowest, highest, count] of the sources seen. ``zombie``: the higher epoch that came first; ``reused``: its first
-    offset, if the epoch had already ended a transaction.
+    offset, if the epoch had already ended a transaction. ``commits``: partition, offset, and place in the log.
     """
 
     topic: str
@@ -41,7 +41,7 @@ class Attempt:
     reused: int | None = None
     spans: list[tuple[int, int]] = field(default_factory=list)
     sources: dict[int, list[int]] = field(default_factory=dict)
-    commits: list[tuple[int, int]] = field(default_factory=list)
+    commits: list[tuple[int, int, int]] = field(default_factory=list)
 
     @property
     def key(self) -> Key:

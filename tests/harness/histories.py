@@ -169,12 +169,13 @@ class History:
     bound_s: float | None = None
     files: dict[str, bytes] = field(default_factory=dict)
     held: int = 0
+    offsets_begin: int = 0
 
     def report(self, seed: int = 0) -> Report:
         """Check the history, with the logs arriving in a random interleaving, batches before their records."""
         dice, acknowledged = random.Random(seed), Acknowledged(self.entries, "in")
         checker = Checker(self.facts, acknowledged)
-        checker.offsets.begin(0)
+        checker.offsets.begin(0, self.offsets_begin)
         raw = {place: list(records) for place, records in self.batches.items()}
         left = {"in": list(self.inputs), OUT: list(self.visible[OUT]), DEAD: list(self.visible[DEAD])}
         commits = list(self.offsets)

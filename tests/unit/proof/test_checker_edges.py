@@ -175,6 +175,50 @@ def test_the_coordinator_names_the_last_offset_of_the_log(
     assert offsets.found.first() == ([] if name is None else [Finding(name, "in", 0, returned or 0, evidence)])
 
 
+@pytest.mark.parametrize(
+    ("first", "commit", "evidence"),
+    [
+        (0, None, "__consumer_offsets has no commit of this partition"),
+        (1, None, None),
+        (1, OffsetCommit(0, None), "the last commit in __consumer_offsets is a deletion"),
+        (1, OffsetCommit(0, 3), "the last commit in __consumer_offsets is 3"),
+        (1, OffsetCommit(0, 5), None),
+    ],
+)
+@pytest.mark.parametrize("compacted", [False, True])
+def test_an_offset_is_missed_as_far_as_the_log_reaches(
+    compacted: bool, first: int, commit: OffsetCommit | None, evidence: str | None, offsets: Offsets
+) -> None:
+    """Compaction keeps the last commit of each partition, so only a log that lost its start excuses one."""
+    offsets.log.begin(4, first)
+    offsets.commit(*([] if commit is None else [commit]), in_transaction=False)
+    if compacted:
+        offsets.commit(records=2, until=3)
+    offsets.log.compare({0: 5, 1: None})
+    said = [] if evidence is None else [f"the coordinator returns this offset, but {evidence}"]
+    assert [(one.name, one.offset, one.evidence) for one in offsets.found.first()] == [
+        (Name.OFFSET_AHEAD, 5, text) for text in said
+    ]
+
+
+@pytest.mark.parametrize(("by_hand", "shown", "named"), [(2, 2, {}), (9, 9, {}), (None, 5, {})])
+def test_an_offset_set_by_hand_while_a_transaction_ends_stands(
+    by_hand: int | None, shown: int, named: dict[str, int], offsets: Offsets
+) -> None:
+    """The transaction sent its own before, and ends after; only a deletion does not outlast it."""
+    offsets.commit(OffsetCommit(0, 3))
+    offsets.log.take([OffsetBatch(batch(1, marker="commit"))])
+    offsets._next = 2
+    offsets.log.take([OffsetBatch(batch(2, key=(7, 1)), (OffsetCommit(0, 5),))])
+    offsets._next = 3
+    offsets.commit(OffsetCommit(0, by_hand), in_transaction=False)
+    offsets.log.take([OffsetBatch(batch(4, key=(7, 1), marker="commit"))])
+    offsets.log.compare({0: shown})
+    assert offsets.found.totals == named
+    assert offsets.position.last == shown
+    assert offsets.position.by_hand is (by_hand is not None)
+
+
 @pytest.mark.parametrize(("records", "compacted"), [(3, False), (2, True)])
 def test_a_batch_that_lost_records_to_compaction_breaks_the_chain(
     records: int, compacted: bool, offsets: Offsets
@@ -318,7 +362,7 @@ def test_a_group_behind_what_was_acknowledged_lost_a_commit_unless_moved(
     """Where its log can't be read, an operator may have moved it."""
     checker = ended(LogOffsets(0, 3, 3), 3, [commit_entry(0, until)])
     if log is not None:
-        checker.offsets.begin(0)
+        checker.offsets.begin(0, 1)
         checker.offsets.take(log)
     checker.finish()
     evidence = "a writer's journal records the commit of 4 as done, but 3 is committed"
@@ -367,7 +411,7 @@ def test_a_transaction_without_an_end_hangs_once_the_run_has_settled(settled: bo
     checker = ended(LogOffsets(0, 3, 3), 3, [], settled=settled, downstream=downstream)
     checker.batches("out", 0, [batch(3, 2)])
     checker.batches("out", 0, [batch(5, key=(8, 0))])
-    checker.offsets.begin(4)
+    checker.offsets.begin(4, 1)
     checker.offsets.take([OffsetBatch(batch(0, key=(9, 0)), (OffsetCommit(0, 3),))])
     checker.finish()
     open_ends = [("out", 0, 3, "2 records up to offset 4", 7), ("out", 0, 5, "1 record up to offset 5", 8)]
@@ -484,7 +528,7 @@ def matched(
 ) -> Checker:
     """Downstream records (topic, record), and then the input at these offsets."""
     checker = Checker(BrokerFacts("in", "out", "dlq", {0: LogOffsets(5, 9, 9)}, {0: committed}, 1))
-    checker.offsets.begin(0)
+    checker.offsets.begin(0, 1)
     checker.batches("out", 0, [batch(0, 3), batch(3, marker="commit")])
     for topic, row in rows:
         (checker.output if topic == "out" else checker.dead_letters)([row])

@@ -36,6 +36,7 @@ def compact_offsets(plan: HistoryPlan, history: History) -> None:
 
 def trim_offsets(plan: HistoryPlan, history: History) -> None:
     history.offsets = history.offsets[plan.dice.randrange(len(history.offsets)) :]
+    history.offsets_begin = history.offsets[0].raw.base_offset
 
 
 WEAR = {"whole": lambda *_: None, "trimmed": trim_input, "compacted": compact_offsets, "late": trim_offsets}

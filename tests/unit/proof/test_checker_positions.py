@@ -495,7 +495,7 @@ def test_a_transaction_without_an_offset_commit_is_torn_where_the_log_can_be_rea
     """Whichever input partition its records are of."""
     checker = new_checker(1, partitions=2, output_partitions=2)
     if readable:
-        checker.offsets.begin(0)
+        checker.offsets.begin(0, 1)
     for partition, key in ((0, A), (1, B)):
         checker.batches("out", partition, [batch(0, 1, key), batch(1, 1, key, "commit")])
         checker.input([order(0, partition=partition)])
