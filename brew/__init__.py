@@ -9,6 +9,10 @@ imports happen on first use. `brew.errors` draws the whole tree of errors.
 
 from __future__ import annotations
 
+import brew.first_imports  # noqa: F401 - before the slow ones
+
+# isort: split
+
 from typing import TYPE_CHECKING, Any
 
 from brew.errors import BrewError, Denied, KafkaFailure, Refused, Unreachable, UsageError

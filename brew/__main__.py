@@ -7,6 +7,10 @@ import none.
 
 from __future__ import annotations
 
+import brew.first_imports
+
+# isort: split
+
 import re
 from typing import NoReturn
 

@@ -220,14 +220,28 @@ def _aborted(error: click.Abort, name: str) -> int:
     return _INTERRUPTED_EXIT if interrupted else ExitCode.REFUSED
 
 
-def _stopped(error: Stopped | SystemError, name: str) -> int:
-    """Handle a signal's exception; if raised inside a client library's call, it is the cause of another one."""
-    stopped = error if isinstance(error, Stopped) else error.__cause__
-    if not isinstance(stopped, Stopped):
+def _stopped(error: Stopped | Exception, name: str) -> int:
+    """Handle a signal's exception; within a client library's call or a class body, it becomes another one."""
+    state = signals._signal_state  # noqa: SLF001 - as in `_let_signal_thread_begin`
+    cause = error if isinstance(error, Stopped) else error.__cause__
+    if isinstance(cause, Stopped):
+        stopped = cause
+    elif state is not None and state.raising and state.number is not None:
+        stopped = state.stopped(state.number)
+    else:
         raise error
     if stopped.code:
         click.echo(f"{name}: {stopped}", err=True)
     return stopped.code
+
+
+def _refused(error: BrewError, command: click.Command, name: str, *, as_json: bool) -> int:
+    text = as_text(_wording(command)(str(error)))
+    if as_json:
+        _refuse(text, _last_clause(text))
+    else:
+        click.echo(f"{name}: {text}", err=True)
+    return ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.REFUSED
 
 
 def _code_of(command: click.Command, name: str, arguments: list[str]) -> int:
@@ -261,7 +275,7 @@ def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int
     try:
         code = _code_of(command, name, arguments)
         check_stopped(code)
-    except (Stopped, SystemError) as error:
+    except Stopped as error:
         return _stopped(error, name)
     except click.Abort as error:
         return _aborted(error, name)
@@ -274,18 +288,15 @@ def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int
             error.show()
         return ExitCode.USAGE
     except BrewError as error:
-        text = as_text(_wording(command)(str(error)))
-        if _JSON in arguments:
-            _refuse(text, _last_clause(text))
-        else:
-            click.echo(f"{name}: {text}", err=True)
-        return ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.REFUSED
+        return _refused(error, command, name, as_json=_JSON in arguments)
     except (BrokenPipeError, SystemExit) as error:
         # click replaces stdout and exits with 1, rich exits with 1: our code for a violation.
         gone = not isinstance(error, SystemExit) or isinstance(error.__context__, BrokenPipeError)
         if not gone and sys.stdout is stdout:
             raise
         return _reader_gone(stdout, error, name)
+    except Exception as error:  # noqa: BLE001 - raised again unless a signal is behind it
+        return _stopped(error, name)
     finally:
         _let_signal_thread_begin()
     return code

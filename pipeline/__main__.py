@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import brew.first_imports
+
+# isort: split
+
 import contextlib
 import os
 import shlex

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import brew.first_imports  # noqa: F401 - before the slow ones
+
+# isort: split
+
 import click
 
 from brew.cli import CONTEXT, LazyGroup, run

@@ -87,6 +87,52 @@ def test_a_following_program_that_still_waits_for_its_broker_ends_with_0(words: 
             assert "Traceback" not in output
 
 
+_PROGRAMS = ("brew", "pipeline", "downstream", "proof", "sandbox")
+
+
+@pytest.mark.parametrize("script", [False, True])
+@pytest.mark.parametrize("program", _PROGRAMS)
+def test_an_interrupt_during_the_first_imports_ends_quietly_with_130(
+    program: str, script: bool, tmp_path: Path
+) -> None:
+    """Our handlers are installed after them: Python's showed a stack trace, or crashed in an extension's import."""
+    (tmp_path / "click.py").write_text("import os, time\nos.kill(os.getpid(), 2)\ntime.sleep(20)\n")
+    command = ["-m", program]
+    if script:
+        path = tmp_path / (program if program == "brew" else f"brew-{program}")
+        path.write_text(f"import sys\nfrom {program}.__main__ import main\nsys.exit(main())\n")
+        command = [str(path)]
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, *command, "--help"],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "")
+
+
+def test_another_programs_interrupts_stay_its_own() -> None:
+    program = "import signal, brew.__main__\nprint(signal.getsignal(2) is signal.default_int_handler)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "True\n"
+
+
+def test_an_interrupt_in_a_class_body_is_no_violation() -> None:
+    """As in a late import: Python 3.11 makes a `RuntimeError` of what `__set_name__` raises, C code a `TypeError`."""
+    program = (
+        "import click, os\n"
+        "from brew.cli import run\n"
+        "class Field:\n"
+        "    def __set_name__(self, *_): os.kill(os.getpid(), 2)\n"
+        "@click.command()\n"
+        "def starts():\n"
+        "    try: type('Late', (), {'field': Field()})\n"
+        "    except BaseException as error: raise TypeError('of C code') from None\n"
+        "run(starts, 'pipeline')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "pipeline: stopped by SIGINT\n")
+
+
 @pytest.mark.parametrize("output", ["click.echo('x' * 100)", "__import__('rich.console').console.Console().print('x')"])
 def test_a_reader_that_is_gone_is_no_violation(output: str) -> None:
     """Click and rich exit with 1 for a closed pipe, as in `brew doctor | head -1`; 1 is our code for a violation."""
