@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from brew.cli import printable
 from brew.deadline import Deadline
+from brew.errors import Denied, KafkaFailure
 from brew.kafka import offsets, topics
-from brew.kafka.clients import admin, reach
+from brew.kafka.clients import AdminClient, admin, reach
 from brew.kafka.log_reader import LogRecord, scan
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.offsets import Committed, LogOffsets
@@ -45,12 +46,17 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class TopicSnapshot:
-    """A topic's id, first and end offsets and the group's committed offsets when the check begins."""
+    """
+    A topic's id, first and end offsets and the group's committed offsets when the check begins.
+
+    ``compacted``: records may be missing that were there, and had their effect.
+    """
 
     settings: LoopSettings
     topic_id: str
     logs: dict[int, LogOffsets]
     committed: dict[int, Committed | None]
+    compacted: bool = False
 
     def records(self, *partitions: int) -> Iterator[LogRecord]:
         """Yield what a `read_committed` reader sees of ``partitions``, or of all partitions if none are given."""
@@ -58,6 +64,27 @@ class TopicSnapshot:
         spans = {p: (self.logs[p].first, self.logs[p].last_stable) for p in wanted}
         for batch in scan(self.settings.connection, self.settings.topic, spans, READ_COMMITTED):
             yield from batch
+
+    def removed(self, partition: int) -> Callable[[int], bool]:
+        """
+        Return whether compaction removed the record at an offset; ask in ascending order, about invisible records.
+
+        An aborted record that is still there is none that was ever visible.
+        """
+        if not self.compacted:
+            return lambda _offset: False
+        span = {partition: (self.logs[partition].first, self.logs[partition].last_stable)}
+        batches = scan(self.settings.connection, self.settings.topic, span, READ_UNCOMMITTED)
+        left = (record.offset() for batch in batches for record in batch)
+        reached = -1
+
+        def asked(offset: int) -> bool:
+            nonlocal reached
+            while reached < offset:
+                reached = next(left, self.logs[partition].end)
+            return reached != offset
+
+        return asked
 
 
 def topic_snapshot(settings: LoopSettings) -> TopicSnapshot:
@@ -74,4 +101,12 @@ def topic_snapshot(settings: LoopSettings) -> TopicSnapshot:
     logs = offsets.log_offsets(client, settings.topic, partitions, deadline)
     whose = (settings.connection, settings.group, settings.topic)
     known = offsets.committed_by(*whose, partitions, READ_UNCOMMITTED, deadline)
-    return TopicSnapshot(settings, topic.topic_id, logs, known)
+    return TopicSnapshot(settings, topic.topic_id, logs, known, _compacted(client, settings.topic, deadline))
+
+
+def _compacted(client: AdminClient, topic: str, deadline: Deadline) -> bool:
+    """Return whether the topic is compacted; False without the right to see its settings, which no check needs else."""
+    try:
+        return "compact" in topics.cleanup_policy(client, topic, deadline)
+    except (Denied, KafkaFailure):
+        return False

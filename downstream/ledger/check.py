@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation, localcontext
 from typing import Any, NamedTuple, NoReturn, TypeGuard
@@ -88,7 +88,8 @@ class CheckResult(Findings):
     """
     Result of the comparison; ``waiting`` records are above the ledger's position, which is not an error.
 
-    ``expired`` rows are below the log's first offset: their records are deleted, so only their sums are compared.
+    ``expired`` rows are below the log's first offset, or where compaction removed a record: their records are deleted,
+    so only their sums are compared.
     """
 
     records: int = 0
@@ -115,9 +116,7 @@ class CheckResult(Findings):
         head = f"{below}, {quantity(self.rows, 'row')}, {quantity(self.waiting, 'record')} waiting"
         sums = f"{quantity(self.total.cents, 'cent')} in the topic, {self.booked.cents} in the balances"
         if self.expired:
-            head += (
-                f"; the records of {quantity(self.expired, 'row')} are deleted (retention), only their sums compared"
-            )
+            head += f"; the records of {quantity(self.expired, 'row')} are deleted, only their sums compared"
             sums = sums.replace("in the topic", "in the topic and these rows")
         return "\n".join([head, sums, *self.lines("every output one row, amounts exact to the cent")])
 
@@ -142,8 +141,9 @@ def check(settings: LoopSettings, database: DatabaseSettings) -> CheckResult:
             ahead = topic.committed[partition]
             if ahead is not None and ahead.offset > stands:
                 checked.found(ROLLBACK, f"partition {partition}: Kafka has {ahead.offset}, the database {stands}")
-            rows = _unexpired(checked, balances, partition, log.first, _rows(connection, partition))
-            _compare(checked, balances, partition, stands, topic.records(partition), rows)
+            expired = _ExpiredRows(checked, balances, partition, topic.removed(partition))
+            rows = expired.without(log.first, _rows(connection, partition))
+            _compare(checked, balances, partition, stands, topic.records(partition), rows, expired)
         booked = {(row[0], row[1]): Money(*row[2:]) for row in connection.execute(_BALANCES)}
         for owner in sorted(booked.keys() | balances.keys()):
             has, should = booked.get(owner, Money()), balances.get(owner, Money())
@@ -159,29 +159,49 @@ def _rows(connection: Connection, partition: int) -> Iterator[tuple[Any, ...]]:
         yield from cursor.execute(_ROWS, [partition])
 
 
-def _unexpired(
-    checked: CheckResult,
-    balances: dict[tuple[str, str], Money],
-    partition: int,
-    first: int,
-    rows: Iterator[tuple[Any, ...]],
-) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows from offset ``first`` on; of those below, count the duplicates and add up what they booked."""
-    last = -1
-    for row in rows:
+class _ExpiredRows:
+    """The rows of one partition's deleted records: counts the duplicates, and adds up what the others booked."""
+
+    def __init__(
+        self,
+        checked: CheckResult,
+        balances: dict[tuple[str, str], Money],
+        partition: int,
+        removed: Callable[[int], bool],
+    ) -> None:
+        """``removed``: whether compaction removed an offset's record."""
+        self._checked, self._balances, self._partition, self._removed = checked, balances, partition, removed
+        self._last = -1
+
+    def without(self, first: int, rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows from offset ``first`` on, and take those below."""
+        for row in rows:
+            if row[0] >= first:
+                yield row
+            else:
+                self.take(row)
+
+    def take_without_record(self, row: tuple[Any, ...], stands: int) -> None:
+        """Take a row where the log shows no record: it is a finding unless compaction removed one."""
+        if row[0] < stands and self._removed(row[0]):
+            self.take(row)
+            return
+        self._checked.rows += 1
+        where = f"partition {self._partition} has a row for offset {row[0]}"
+        self._checked.found(DRIFT, f"{where}, where there is no record")
+
+    def take(self, row: tuple[Any, ...]) -> None:
         offset, customer, tier, cents, rate, books = row
-        if offset >= first:
-            yield row
-            continue
+        checked = self._checked
         checked.rows += 1
         checked.expired += 1
-        if offset == last:
-            checked.found(DUPLICATE, f"partition {partition} offset {offset} has more than one row")
+        if offset == self._last:
+            checked.found(DUPLICATE, f"partition {self._partition} offset {offset} has more than one row")
         elif books:
             money = Money(1, cents, cents * rate)
-            balances[customer, tier] = balances[customer, tier].plus(money)
+            self._balances[customer, tier] = self._balances[customer, tier].plus(money)
             checked.total = checked.total.plus(money)
-        last = offset
+        self._last = offset
 
 
 def _compare(
@@ -191,14 +211,14 @@ def _compare(
     stands: int,
     records: Iterator[LogRecord],
     rows: Iterator[tuple[Any, ...]],
+    expired: _ExpiredRows,
 ) -> None:
     """Compare the rows and the records in offset order."""
     row = next(rows, None)
     for record in records:
         offset, where = record.offset(), f"partition {partition} offset {record.offset()}"
         while row is not None and row[0] < offset:
-            checked.rows += 1
-            checked.found(DRIFT, f"partition {partition} has a row for offset {row[0]}, where there is no record")
+            expired.take_without_record(row, stands)
             row = next(rows, None)
         rows_here = 0
         expected = _expected(record)
@@ -221,8 +241,7 @@ def _compare(
             balances[owner] = balances[owner].plus(money)
             checked.total = checked.total.plus(money)
     for left in [row, *rows] if row is not None else rows:
-        checked.rows += 1
-        checked.found(DRIFT, f"partition {partition} has a row for offset {left[0]}, where there is no record")
+        expired.take_without_record(left, stands)
 
 
 def _expected(record: LogRecord) -> _Expected:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -382,6 +383,25 @@ def test_records_that_retention_deleted_are_no_fault_of_the_ledger(stage: Ledger
         "UPDATE ledger_balances SET cents = cents + 1 WHERE customer_id = 'c-00034'",
     )
     assert set(stage.check().findings) == {"ledger-duplicate", "ledger-drift"}
+
+
+def test_records_that_compaction_removed_are_no_fault_of_the_ledger(
+    broker: Broker, postgres: Postgres, names: Names
+) -> None:
+    """Their rows and sums stay."""
+    quick = {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.001"}
+    enriched.make_topic(broker.bootstrap, names.output, **{"cleanup.policy": "compact"}, **quick)
+    stage = LedgerStage(broker.bootstrap, postgres.url, names.output, names.group, "l_compacted")
+    order = {"customer_id": "c", "loyalty_tier": "gold", "loyalty_discount": 0.5, "total_cents": 100}
+    for cents in range(4):
+        time.sleep(0.2)  # each in a segment of its own
+        enriched.write_raw(stage.bootstrap, stage.topic, json.dumps(order | {"total_cents": cents}).encode())
+    stage.book()
+    assert (stage.check().findings, stage.check().rows) == ({}, 4)
+    until(lambda: stage.check().records < 4, "compaction", 120)
+    result = stage.check()
+    assert (dict(result.findings), result.rows, result.records + result.expired) == ({}, 4, 4)
+    assert result.booked == result.total
 
 
 def test_two_ledgers_share_a_topic_by_claim_and_each_order_is_booked_once(stage: LedgerStage, names: Names) -> None:

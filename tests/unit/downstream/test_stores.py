@@ -18,13 +18,22 @@ from harness.records import FakeRecord as Record
 from hypothesis import given
 from hypothesis import strategies as some
 
+from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.fault_injection import CrashMoment, StoreCrash
-from brew.offsets import Committed, SourcePosition
-from downstream.check import Findings
+from brew.offsets import Committed, LogOffsets, SourcePosition
+from downstream import check as downstream_check
+from downstream.check import Findings, TopicSnapshot
 from downstream.consume import handler as consuming
-from downstream.consume.handler import AssignedPartition, HandlerContext, NotOwned, PartitionBatch, RetryLater
+from downstream.consume.handler import (
+    AssignedPartition,
+    HandlerContext,
+    LoopSettings,
+    NotOwned,
+    PartitionBatch,
+    RetryLater,
+)
 from downstream.ledger import check as ledger_check
 from downstream.ledger.check import Money, _expected
 from downstream.ledger.command import Ledger, OffsetRow, start
@@ -287,9 +296,12 @@ def booked(offset: int, cents: int = 100, *, books: bool = True) -> tuple[Any, .
     return (offset, "c", "gold", Decimal(cents), Decimal("0.5"), books)
 
 
-def compared(stands: int, records: Sequence[Record], rows: Iterable[tuple[Any, ...]]) -> tuple[Any, Any]:
+def compared(
+    stands: int, records: Sequence[Record], rows: Iterable[tuple[Any, ...]], removed: Sequence[int] = ()
+) -> tuple[Any, Any]:
     checked, balances = ledger_check.CheckResult(), defaultdict[tuple[str, str], Money](Money)
-    ledger_check._compare(checked, balances, 3, stands, iter(records), iter(rows))
+    expired = ledger_check._ExpiredRows(checked, balances, 3, removed.__contains__)
+    ledger_check._compare(checked, balances, 3, stands, iter(records), iter(rows), expired)
     return checked, balances
 
 
@@ -311,6 +323,38 @@ def test_the_ledger_has_one_row_for_each_record_below_its_position(rows: list[in
     assert dict(checked.findings) == findings
     assert (checked.records, checked.waiting, checked.rows) == (3, 1, len(rows))
     assert balances == {("c", "gold"): Money(3, Decimal(300), Decimal("150.0"))}
+
+
+@pytest.mark.parametrize(
+    ("rows", "expired", "findings"),
+    [
+        ([0, 1, 2, 3], 2, {}),
+        ([0, 2, 2, 3], 2, {"ledger-duplicate": 1}),
+        ([1, 2, 3], 2, {"ledger-missing": 1}),
+        ([0, 1, 2, 3, 4], 2, {"ledger-drift": 1}),
+        ([0, 1, 2, 3, 9], 2, {"ledger-drift": 1}),
+    ],
+)
+def test_rows_of_records_that_compaction_removed_keep_their_sums(
+    rows: list[int], expired: int, findings: dict[str, int]
+) -> None:
+    """Those are below the position: 1 and 2. At 4 an aborted record still is, and 9 is not read yet."""
+    records = [Record(n, value=json.dumps(HALF_OFF).encode()) for n in (0, 3, 5)]
+    checked, _ = compared(6, records, map(booked, sorted([*rows, 5])), [1, 2, 9])
+    assert dict(checked.findings) == findings
+    assert (checked.expired, checked.rows) == (expired, len(rows) + 1)
+
+
+@pytest.mark.parametrize("compacted", [True, False])
+def test_an_aborted_record_that_is_still_there_was_not_removed(
+    compacted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downstream_check, "scan", lambda *_: iter([[Record(0), Record(4)], [Record(7)]]))
+    settings = LoopSettings(Connection("b:1"), "g", "t")
+    removed = TopicSnapshot(settings, "id", {3: LogOffsets(0, 9, 9)}, {}, compacted).removed(3)
+    assert [removed(offset) for offset in (1, 2, 4, 5, 7, 8)] == [
+        compacted and offset not in {4, 7} for offset in (1, 2, 4, 5, 7, 8)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -555,3 +599,17 @@ def test_claims_have_to_outlive_retention_and_segment_together() -> None:
     assert ClaimRetention.longer_than(0, for_ever, "t").keep_s is None
     with pytest.raises(UsageError):
         ClaimRetention.longer_than(-1, for_ever, "t")
+
+
+@pytest.mark.parametrize("compacted", [True, False])
+def test_points_of_messages_that_compaction_removed_are_no_finding(
+    compacted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = Record(5, value=json.dumps(ORDER | {"quantity": 2}).encode())
+    topic = Mock(logs={3: LogOffsets(0, 9, 9)}, committed={3: Committed(9, None)}, compacted=compacted)
+    topic.records.return_value = [Mock(wraps=record, partition=lambda: 3)]
+    monkeypatch.setattr(receive_check, "topic_snapshot", lambda _settings: topic)
+    effects = Mock(counts=lambda names: [1 for _ in names], points=lambda: {"c-1": 7})
+    settings = LoopSettings(Connection("b:1"), "g", "t")
+    checked = receive_check.check(settings, lambda _topic, _record: "t/3/5", effects)
+    assert dict(checked.findings) == ({} if compacted else {"receiver-duplicate": 1})
