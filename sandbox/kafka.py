@@ -26,12 +26,22 @@ from sandbox import secure
 from sandbox.isolation import Network, fill_disk, limit_disk, release_disks
 from sandbox.jvm import QUICK, Jvm
 from sandbox.layout import STATE_FILE, Layout, Node, new_cluster_id, on_ports, secured, server_properties
-from sandbox.process import HOST, ServerProcess, await_start, not_started, read_from, require_free, write_private
+from sandbox.process import (
+    HOST,
+    PortTaken,
+    ServerProcess,
+    await_start,
+    not_started,
+    read_from,
+    require_free,
+    write_private,
+)
 from sandbox.secure import Security
 
 _STARTED = b"Kafka Server started"
 _POLL_S = 0.02
 _START_S, _STOP_GRACE_S = 60.0, 15.0
+_PORT_CHOICES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +159,21 @@ class Cluster:
         if kept is not None:
             _check_fits(kept, brokers, settings)
             settings = replace(settings, kafka=kept.kafka)
-        if kept is None or (ports is not None and not any(node.alive() for node in kept.nodes)):
-            fresh = on_ports(directory, kept.cluster_id if kept else new_cluster_id(), brokers, ports)
-            kept = secured(fresh) if (kept.secure if kept else settings.secure) else fresh
+        if kept is not None and (ports is None or any(node.alive() for node in kept.nodes)):
+            return cls._start_layout(kept, settings)
+        cluster_id, secure_ = (kept.cluster_id, kept.secure) if kept else (new_cluster_id(), settings.secure)
+        for choices_left in reversed(range(_PORT_CHOICES)):
+            fresh = on_ports(directory, cluster_id, brokers, ports)
+            try:
+                return cls._start_layout(secured(fresh) if secure_ else fresh, settings)
+            except PortTaken:  # free when it was chosen, and not any more when the broker came to it
+                if not choices_left:
+                    raise
+        raise AssertionError("the last choice returns or raises")
+
+    @classmethod
+    def _start_layout(cls, kept: Layout, settings: Settings) -> Self:
+        """Start the brokers of a layout that do not run; none that this call has started is left if one fails."""
         if settings.data_size_mb:
             kept = kept.with_node(kept.nodes[-1].number, size_mb=settings.data_size_mb)
         placed = [

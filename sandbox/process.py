@@ -90,8 +90,12 @@ def free(count: int, *, apart_from: Collection[int] = ()) -> list[int]:
     return ports
 
 
+class PortTaken(Refused):
+    """Another process listens on a server's port."""
+
+
 def require_free(port: int) -> None:
-    """Raise `Refused`, with the owner's name if known, if ``port`` is taken; 0 means no port."""
+    """Raise `PortTaken`, with the owner's name if known, if ``port`` is taken; 0 means no port."""
     if not port or is_free(port):
         return
     holder = "another process"
@@ -100,12 +104,13 @@ def require_free(port: int) -> None:
             if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
                 holder = f"{psutil.Process(connection.pid).name()} (process {connection.pid})"
                 break
-    raise Refused(f"port {port} is taken by {holder}; stop it, or choose another with --port")
+    raise PortTaken(f"port {port} is taken by {holder}; stop it, or choose another with --port")
 
 
 _STILL_S, _LOOK_S = 5.0, 0.002
 _POLL_S = 0.02
 _LAST_LINES = 12
+_ADDRESS_IN_USE = b"Address already in use"
 # The clock that start times are computed from may be adjusted while a server runs.
 _CLOCK_SLACK_S = 2.0
 
@@ -210,11 +215,13 @@ def await_start(
     Wait until a server is ready.
 
     Raises:
+        PortTaken: it ended, since another process got its port first.
         Refused: it ended, or was not ready in time; with the last lines of ``log``, from byte ``begin`` on.
     """
     while not ready():
         if not alive():
-            raise not_started(name, "it exited during startup", log, begin)
+            refused = not_started(name, "it exited during startup", log, begin)
+            raise PortTaken(str(refused)) if _ADDRESS_IN_USE in read_from(log, begin) else refused
         if deadline.expired():
             raise not_started(name, f"it was not ready within {deadline.budget_s:g} s", log, begin)
         time.sleep(_POLL_S)

@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.kafka import clients, topics
 from brew.names import ExitCode
-from sandbox import isolation, process
+from sandbox import isolation, kafka, layout, process
 from sandbox.isolation import CLIENTS, Network
 from sandbox.kafka import Cluster, Settings
 from sandbox.layout import Layout
@@ -108,6 +108,27 @@ def test_a_taken_port_is_refused_in_one_sentence(directory: Path) -> None:
     assert f"port {port} is taken" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
     assert not any(node.alive() for node in getattr(Layout.read(directory), "nodes", ()))
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["the controller's", "the broker's"])
+def test_a_port_that_is_taken_while_the_broker_starts_is_chosen_anew(
+    place: int, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two starts at once may choose the same one: it was free for both."""
+    chosen = list[list[int]]()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def free(count: int, *, apart_from: Collection[int] = ()) -> list[int]:
+            chosen.append(process.free(count, apart_from=apart_from))
+            if len(chosen) == 1:
+                chosen[0][place] = other.getsockname()[1]
+            return chosen[-1]
+
+        monkeypatch.setattr(layout, "free", free)
+        monkeypatch.setattr(kafka, "require_free", lambda _port: None)
+        with Cluster.start(directory) as cluster:
+            assert [len(chosen), cluster.bootstrap] == [2, f"127.0.0.1:{chosen[1][1]}"]
+            _make_topic(cluster.bootstrap, "made")
 
 
 def test_a_broker_that_cannot_start_is_refused_with_its_last_words(directory: Path) -> None:
