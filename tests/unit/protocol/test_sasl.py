@@ -136,6 +136,9 @@ def test_an_endpoint_that_limits_requests_or_breaks_off_is_asked_again(tmp_path:
                 with client:
                     client.recv(100_000)
                     client.sendall(raw)
+                    client.shutdown(socket.SHUT_WR)
+                    while client.recv(100_000):  # the rest of the request: to close before it is read would reset
+                        pass
 
         thread = threading.Thread(target=answer)
         thread.start()
