@@ -38,11 +38,11 @@ class _NotUtf8(str):
 
 def write_unreadable(
     connection: Connection, topic: str, count: int, compression: str | None = None, headers: Headers = ()
-) -> list[int]:
-    """Write so many orders whose first header has such a name; return their offsets in partition 0."""
+) -> list[tuple[int, int]]:
+    """Write so many orders whose first header has such a name; return their offsets in partition 0, and timestamps."""
     from kafka import KafkaProducer  # noqa: PLC0415 - slow, and rarely needed
 
     with closing(KafkaProducer(bootstrap_servers=connection.bootstrap, compression_type=compression)) as writer:
         value = b'{"customer_id":"c","total_cents":1}'
-        sent = [writer.send(topic, value, b"k", [(_NotUtf8("n"), b"1"), *headers], 0, 1_000) for _ in range(count)]
-        return [one.get(20).offset for one in sent]
+        sent = [writer.send(topic, value, b"k", [(_NotUtf8("n"), b"1"), *headers], 0) for _ in range(count)]
+        return [(done.offset, done.timestamp) for done in (one.get(20) for one in sent)]

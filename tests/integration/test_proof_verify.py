@@ -146,16 +146,16 @@ def test_a_header_s_name_that_is_not_utf_8_is_compared_as_the_connector_writes_i
     pipeline.create("--count", "6")
     names = pipeline.names
     rows = pipeline.rows()
-    (offset,) = write_unreadable(pipeline.connection, names.input, 1, compression)
+    ((offset, time_ms),) = write_unreadable(pipeline.connection, names.input, 1, compression)
     order = b'{"customer_id":"c","total_cents":1,"loyalty_tier":"standard","loyalty_discount":0.0}'
     source = SourcePosition(names.input, 0, offset).headers()
-    record = log_record(offset, 0, b"k", timestamp=(1, 1_000))
+    record = log_record(offset, 0, b"k", timestamp=(1, time_ms))
     pipeline.write([*rows, (names.output, record, order, [("n\ufffd", b"1"), *source])])
     code, report = pipeline.verify()
     assert (code, report["verdict"], report["inputs"], report["outputs"]) == (0, "proven", 7, 7), report
     write_unreadable(pipeline.connection, names.input, 2, compression)
     assert pipeline.verify()[1]["backlog"] == 2
-    (place,) = write_unreadable(pipeline.connection, names.output, 1, compression)
+    ((place, _),) = write_unreadable(pipeline.connection, names.output, 1, compression)
     code, report = pipeline.verify()
     assert (code, report["totals"]) == (1, {"phantom-output": 1}), report
     assert f'"{names.output}", "partition": 0, "offset": {place},' in json.dumps(report)
