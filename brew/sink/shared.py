@@ -96,7 +96,10 @@ class SharedWriter:
         checked(shares)
         for stage in {share.stage for share in shares}:
             if was_repeated(frame, stage):
-                raise Abortable(f"produce: Spark repeated stage {stage}; a repeated task must not write in one epoch")
+                raise Abortable(
+                    f"produce: Spark repeated stage {stage}, or has forgotten it already (spark.ui.retainedStages, by "
+                    "default 1000); a repeated task must not write in one epoch"
+                )
         return sum(share.rows for share in shares)
 
 

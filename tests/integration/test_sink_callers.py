@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier, Event, Thread, main_thread
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from pyspark.sql import functions as sf
 
 import brew
 from brew.deadline import Deadline
-from brew.errors import Refused, UsageError
+from brew.errors import Abortable, Refused, UsageError
 from brew.kafka import topics
 from brew.kafka.clients import READ_COMMITTED, TopicPartition, consumer
 from brew.kafka.group_requests import delete_group
@@ -199,6 +200,17 @@ def test_the_offset_of_a_consumer_whose_group_has_the_sinks_name_is_not_its_posi
     sink.start_at(1)
     assert sink.write(rows(it, 10, 10), 1)
     assert it.values() == numbers(20)
+
+
+@TASKS
+def test_a_stage_that_spark_has_forgotten_is_not_only_called_repeated(
+    it: SinkStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With spark.ui.retainedStages=1, Spark's status tracker forgot some stages before they were looked at."""
+    monkeypatch.setattr(it.spark.sparkContext, "statusTracker", lambda: SimpleNamespace(getStageInfo=lambda _: None))
+    with pytest.raises(Abortable, match=r"repeated stage \d+, or has forgotten it already \(spark\.ui\.retainedStages"):
+        it.sink(attempts=1).write(rows(it, 0, 10), 0)
+    assert not it.values()
 
 
 @TASKS
