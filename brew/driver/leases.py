@@ -16,6 +16,7 @@ from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange
 from brew.outcome import GOOD, Outcome, Status
 from brew.planner import PartitionFacts
+from brew.range_transaction import Targets
 from brew.readers.direct.lease_server import LeaseServer, ReceivedMessage, WorkerSession
 from brew.readers.direct.messages import Grant, WorkerSettings, grant_message, parse_outcome
 from brew.settings import Compilers, PipelineSettings
@@ -174,6 +175,7 @@ class LeaseCoordinator:
         self._planner = WorkPlanner(shared)
         self._assignments = Assignments(shared)
         self._facts: dict[int, PartitionFacts] = {}
+        self._targets: dict[int, Targets] = {}
         self._next_survey = self._next_move = self._next_report = 0.0
         self._first_connected_at: float | None = None
         self._ending = False
@@ -227,6 +229,7 @@ class LeaseCoordinator:
             return
         self._facts = {fact.partition: fact for fact in facts}
         self._release_moved_back(facts, positions)
+        self._release_retargeted(facts)
         self._assignments.surveyed(facts, all_of_them=complete)
         self._workers.open(min(self._assignments.unfinished(), self._workers.slots()))
         self._check_standstill(facts)
@@ -235,6 +238,11 @@ class LeaseCoordinator:
         """Release partitions whose offset was reset, and grant them again: an idle worker would not notice."""
         moved = [f.partition for f in facts if f.committed is not None and f.position < positions.get(f.partition, 0)]
         self._release(partition for partition in moved if partition in self._assignments.held)
+
+    def _release_retargeted(self, facts: Iterable[PartitionFacts]) -> None:
+        """Release partitions whose records belong in other output partitions, since a topic got more of them."""
+        held, targets = self._assignments.held, self._planner.survey.targets
+        self._release(f.partition for f in facts if f.partition in held and targets(f) != self._targets[f.partition])
 
     def _check_standstill(self, facts: list[PartitionFacts]) -> None:
         plan = self._planner.plan(facts, 1)
@@ -269,7 +277,8 @@ class LeaseCoordinator:
         start = max(fact.position, survey.last_positions.get(fact.partition, 0))
         exempt = self._assignments.exempt_from_crash(fact.partition)
         first_time = survey.first_attempt(fact)
-        grant = Grant(fact.partition, start, survey.targets(fact), goal, first_time, exempt)
+        self._targets[fact.partition] = targets = survey.targets(fact)
+        grant = Grant(fact.partition, start, targets, goal, first_time, exempt)
         self._shared.running[fact.partition] = OffsetRange(fact.topic, fact.partition, start, start + 1)
         self._shared.lost.pop(fact.partition, None)
         self._assignments.assign(fact.partition, slot)

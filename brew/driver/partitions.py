@@ -53,6 +53,11 @@ class OffsetsClient:
             )
         return topic
 
+    def described(self, names: list[str], deadline: Deadline) -> dict[str, Topic]:
+        """Return those of these topics that exist."""
+        with mapped("survey"):
+            return topics.describe(self.admin, names, deadline)
+
     def output_topics(self, source: Topic, deadline: Deadline) -> dict[str, Topic]:
         """Return the output topics and the dead-letter topic; missing ones are created like the input."""
         names = [*self._settings.outputs, self._settings.dead_letter]
@@ -201,6 +206,9 @@ class PartitionSurvey:
         if source.partitions != self._topics[source.name].partitions:
             self._topics = {**self._offsets.output_topics(source, deadline), source.name: source}
             self._shared.ownership.set_partitions(range(source.partitions))
+        elif any(topic.partitions != source.partitions for topic in self._topics.values()):
+            # Once it has as many partitions as the input, records keep their partition (`targets`).
+            self._topics = {**self._topics, **self._offsets.described(list(self._topics), deadline)}
         busy = set(self._shared.running)
         facts = self._offsets.facts(source, pick(source), deadline, self.last_positions)
         requested = len(facts)

@@ -47,6 +47,7 @@ class FakeCluster:
         self.surveys, self.closed = list[float](), False
         self.blocked: object = ()
         self.owned: Container[int] = ALL_PARTITIONS
+        self.output_partition = -1
 
     def renew_clients(self) -> None: ...
 
@@ -70,7 +71,7 @@ class FakeCluster:
         return fact.committed is None
 
     def targets(self, _fact: PartitionFacts) -> Targets:
-        return Targets("out", "dead", -1, -1)
+        return Targets("out", "dead", self.output_partition, -1)
 
     def report_blocking_transactions(self, partitions: object) -> None:
         self.blocked = partitions

@@ -91,6 +91,18 @@ def test_what_a_dead_worker_held_is_granted_to_another_and_exempt_from_crash_onc
     assert all(grant.exempt_from_crash and grant.start == 40 for grant in again.values())
 
 
+def test_partitions_are_granted_again_when_their_records_belong_elsewhere(play: LeaseRun) -> None:
+    """An output that got as many partitions as the input; leases that knew its old number went on by key."""
+    worker, _, held, _ = workers_with_grants(play)
+    assert {grant.targets.output_partition for grant in held.values()} == {-1}
+    play.cluster.output_partition = 3
+    released = [next_message(worker, "release")["release"] for _ in held]
+    assert sorted(released) == sorted(held)
+    for partition in released:
+        play.send(worker, released_message(partition, 0))
+    assert {grant.targets.output_partition for grant in grants(worker, 2).values()} == {3}
+
+
 def test_a_transaction_that_did_not_end_well_is_planned_again_from_kafkas_answer(play: LeaseRun) -> None:
     """After a pause, and from where the group stands by then, which an older answer does not change."""
     worker, _, (partition, _), _ = workers_with_grants(play)

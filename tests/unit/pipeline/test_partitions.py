@@ -54,6 +54,9 @@ class Cluster:
     def output_topics(self, _source: Topic, _deadline: Deadline) -> dict[str, Topic]:
         return {name: Topic(name, name, self.outputs, 1) for name in ("out", "dead")}
 
+    def described(self, names: list[str], _deadline: Deadline) -> dict[str, Topic]:
+        return {name: Topic(name, name, self.outputs, 1) for name in names if name != "in"}
+
     def facts(self, source: Topic, picked: Any, _deadline: Deadline, last_positions: Any) -> list[PartitionFacts]:
         self.last_positions.append(dict(last_positions))
         return [PartitionFacts("in", p, source.topic_id, self.committed[p], self.logs[p]) for p in picked]
@@ -94,6 +97,15 @@ class Run:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     return Run(monkeypatch)
+
+
+def test_an_output_that_grows_after_the_input_keeps_partitions_again(run: Run) -> None:
+    """Its number of partitions was read with the input's only, and the records of new ones went by key for good."""
+    run.cluster.committed |= {2: Committed(10, "")}
+    run.cluster.logs[2] = LogOffsets(0, 10, 10)
+    assert run.survey.targets(run.look()[2]).output_partition == -1
+    run.cluster.outputs = 3
+    assert run.survey.targets(run.look()[2]).output_partition == 2
 
 
 ENDS = {
