@@ -11,7 +11,7 @@ from brew.cluster import GroupFacts, Unknown
 from brew.deadline import Deadline
 from brew.driver import missing_offsets
 from brew.driver.run_context import Interval, ProgressView, RunContext
-from brew.errors import DeadlineExceeded, Refused
+from brew.errors import BrewError, DeadlineExceeded, Refused
 from brew.kafka import topics
 from brew.kafka.clients import admin, consumer, is_cut_off, mapped
 from brew.kafka.cluster import Groups
@@ -308,6 +308,14 @@ class PartitionSurvey:
             self._shared.dead_letter_max_bytes,
             {name: partition_in(name) for name in settings.also_output},
         )
+
+    def missing_outputs(self) -> list[str]:
+        """Return the output and dead-letter topics that have been deleted; none if the brokers do not answer."""
+        names = [*self._settings.outputs, self._settings.dead_letter]
+        with contextlib.suppress(BrewError):
+            existing = self._offsets.described(names, Deadline(_TRANSACTIONS_S))
+            return [name for name in names if name not in existing]
+        return []
 
     def report_blocking_transactions(self, partitions: Iterable[int]) -> None:
         """Report the upstream transactions that hold back these partitions, every few seconds."""

@@ -8,7 +8,7 @@ from brew.claims.heartbeater import ALL_PARTITIONS
 from brew.driver.limits import CircuitBreaker, GiveUpPolicy
 from brew.driver.partitions import PartitionSurvey
 from brew.driver.run_context import RunContext
-from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, TransformFailed
+from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused, TransformFailed
 from brew.kafka.topics import Topic
 from brew.outcome import GOOD, Outcome, Status
 from brew.planner import PartitionFacts, Plan, plan_ranges
@@ -120,7 +120,16 @@ class WorkPlanner:
         Raises:
             Refused: there was no progress for longer than --patience.
         """
-        return self._give_up.failed(problem, detail)
+        try:
+            return self._give_up.failed(problem, detail)
+        except Refused as refused:
+            gone = " and ".join(repr(name) for name in self.survey.missing_outputs())
+            if not gone:
+                raise
+            raise Refused(
+                f"{refused}; output topic {gone} does not exist any more, and the records in it are deleted; "
+                "run again, which creates it, and to write those records again, reset the group's offset before"
+            ) from refused
 
     def close(self) -> None:
         self.survey.close()

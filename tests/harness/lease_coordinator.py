@@ -73,6 +73,9 @@ class FakeCluster:
     def targets(self, _fact: PartitionFacts) -> Targets:
         return Targets("out", "dead", self.output_partition, -1)
 
+    def missing_outputs(self) -> list[str]:
+        return []
+
     def report_blocking_transactions(self, partitions: object) -> None:
         self.blocked = partitions
 

@@ -40,6 +40,9 @@ class FakeSurvey:
         self.failures: list[Exception] = []
         self.complete, self.closed, self.renewed = True, False, 0
 
+    def missing_outputs(self) -> list[str]:
+        return []
+
     def renew_clients(self) -> None:
         self.renewed += 1
 

@@ -19,6 +19,7 @@ from brew.deadline import Deadline
 from brew.driver import missing_offsets, partitions
 from brew.driver.partitions import OffsetsClient, PartitionSurvey, check_membership
 from brew.driver.run_context import Interval
+from brew.driver.work_planner import WorkPlanner
 from brew.errors import DeadlineExceeded, Refused, Retriable
 from brew.kafka.topics import Topic
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
@@ -41,6 +42,7 @@ class Cluster:
     logs: dict[int, LogOffsets] = field(default_factory=lambda: dict.fromkeys(range(2), LogOffsets(0, 10, 10)))
     outputs: int = 2
     hidden: bool = False
+    deleted: tuple[str, ...] = ()
     resolved: list[tuple[set[int], set[int], Mapping[str, Topic]]] = field(default_factory=list)
     last_positions: list[dict[int, int]] = field(default_factory=list)
 
@@ -55,7 +57,7 @@ class Cluster:
         return {name: Topic(name, name, self.outputs, 1) for name in ("out", "dead")}
 
     def described(self, names: list[str], _deadline: Deadline) -> dict[str, Topic]:
-        return {name: Topic(name, name, self.outputs, 1) for name in names if name != "in"}
+        return {name: Topic(name, name, self.outputs, 1) for name in names if name not in {"in", *self.deleted}}
 
     def facts(self, source: Topic, picked: Any, _deadline: Deadline, last_positions: Any) -> list[PartitionFacts]:
         self.last_positions.append(dict(last_positions))
@@ -106,6 +108,23 @@ def test_an_output_that_grows_after_the_input_keeps_partitions_again(run: Run) -
     assert run.survey.targets(run.look()[2]).output_partition == -1
     run.cluster.outputs = 3
     assert run.survey.targets(run.look()[2]).output_partition == 2
+
+
+@pytest.mark.parametrize(("deleted", "named"), [((), None), (("out",), "'out'"), (("out", "dead"), "'out' and 'dead'")])
+def test_a_run_that_gives_up_names_an_output_that_was_deleted(
+    deleted: tuple[str, ...], named: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the client says, `10 message(s) failed delivery`, names neither the topic nor what to do."""
+    run = Run(monkeypatch, deleted=deleted)
+    run.shared.settings = replace(SETTINGS, patience_s=1)
+    planner = WorkPlanner(run.shared)
+    planner.failed("partition 0", "the first failure")
+    time.sleep(1.01)
+    with pytest.raises(Refused, match=r"^no progress for .* last ended failed: commit") as refused:
+        planner.failed("partition 0 last ended failed", "commit: 10 message(s) failed delivery")
+    told = f"; output topic {named} does not exist any more" if named else "failed delivery"
+    assert told in str(refused.value)
+    assert ("run again, which creates it" in str(refused.value)) is (named is not None)
 
 
 ENDS = {
