@@ -18,7 +18,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar, cast
 
@@ -32,7 +32,6 @@ from brew.client_config import ClientConfig, checked_bootstrap, load
 from brew.command import dressed
 from brew.connection import CLIENT_CONFIG, Connection
 from brew.errors import BrewError, Denied, Refused, UsageError
-from brew.journal import SUFFIX, Entry, entries
 from brew.names import ExitCode
 from brew.records import MARKS_TOPIC, REPLAY_GROUP
 from brew.signals import Stopped, check_stopped, end_at_once, handlers_kept, raise_on_signals
@@ -106,22 +105,6 @@ def as_called(text: str) -> str:
 
 def _wording(program: click.Command) -> Callable[[str], str]:
     return program.as_called if isinstance(program, LazyGroup) else str
-
-
-def journal_entries(folder: Path, setting: str) -> Iterator[Entry]:
-    """
-    Yield the entries of a directory of journals, which ``setting`` named.
-
-    Raises:
-        UsageError: a complete line is not an entry: another program's file, or a damaged one.
-    """
-    try:
-        yield from entries(folder)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"{setting} is {str(folder)!r}: a line of its *{SUFFIX} files is not a journal entry ({error}); name a "
-            "directory that holds only journals, or move the damaged file away"
-        ) from error
 
 
 def as_bytes(argument: str) -> bytes:

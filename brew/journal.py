@@ -128,3 +128,33 @@ def runs(records: Iterable[tuple[int, int, int]]) -> list[Run]:
                 continue
         runs_.append(Run(offset, partition, source, 1))
     return runs_
+
+
+def require_journals(folder: Path, setting: str) -> None:
+    """
+    Check that a directory, which ``setting`` named, has journals.
+
+    Raises:
+        UsageError: it has none, so that a comparison with it would find nothing.
+    """
+    if not any(folder.glob(f"*{SUFFIX}")):
+        raise UsageError(
+            f"{setting} is {str(folder)!r}, which has no journal (*{SUFFIX} file) to compare with; "
+            "name the directory that --journal of the runs and readers named, or leave the option out"
+        )
+
+
+def journal_entries(folder: Path, setting: str) -> Iterator[Entry]:
+    """
+    Yield the entries of a directory of journals, which ``setting`` named.
+
+    Raises:
+        UsageError: a complete line is not an entry: another program's file, or a damaged one.
+    """
+    try:
+        yield from entries(folder)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"{setting} is {str(folder)!r}: a line of its *{SUFFIX} files is not a journal entry ({error}); name a "
+            "directory that holds only journals, or move the damaged file away"
+        ) from error

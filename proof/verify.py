@@ -16,12 +16,11 @@ from itertools import islice
 from pathlib import Path
 
 from brew.acl import COMMITS_READ, Denial, denial_in
-from brew.cli import journal_entries
 from brew.cluster import OFFSETS_TOPIC, OffsetBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, Refused
-from brew.journal import Entry
+from brew.journal import Entry, journal_entries
 from brew.kafka import offsets, topics
 from brew.kafka.clients import AdminClient, admin
 from brew.kafka.cluster_admin import coordinator_partition

@@ -12,11 +12,12 @@ from typing import Any
 import click
 from rich.console import Console
 
-from brew.cli import bootstrap_option, journal_entries, option
+from brew.cli import bootstrap_option, option
 from brew.cluster import OFFSETS_TOPIC
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, Refused, UsageError
+from brew.journal import journal_entries
 from brew.kafka import topics
 from brew.kafka.clients import AdminClient, admin
 from brew.kafka.kafka_python import RawLogs, raw_logs

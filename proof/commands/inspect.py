@@ -21,7 +21,7 @@ from brew.cli import bootstrap_option, names_by_output
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import UsageError
-from brew.journal import SUFFIX, Journal, Phase, Step, runs
+from brew.journal import Journal, Phase, Step, require_journals, runs
 from brew.kafka import topics
 from brew.kafka.clients import admin
 from brew.kafka.log_reader import LogRecord, scan
@@ -215,11 +215,8 @@ def _counts(_context: click.Context, parameter: click.Parameter, given: Iterable
 
 
 def _with_journals(_context: click.Context, parameter: click.Parameter, folder: Path | None) -> Path | None:
-    if folder is not None and not any(folder.glob(f"*{SUFFIX}")):
-        raise UsageError(
-            f"{parameter.opts[0]} is {str(folder)!r}, which has no journal (*{SUFFIX} file) to compare with; "
-            "name the directory that --journal of the runs and readers named, or leave the option out"
-        )
+    if folder is not None:
+        require_journals(folder, parameter.opts[0])
     return folder
 
 

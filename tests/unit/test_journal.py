@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from brew.cli import journal_entries
 from brew.errors import UsageError
-from brew.journal import Journal, Phase, Run, Step, check_folder, entries, runs
+from brew.journal import Journal, Phase, Run, Step, check_folder, entries, journal_entries, runs
 
 
 def test_what_is_written_is_read_back_in_order(tmp_path: Path) -> None:
