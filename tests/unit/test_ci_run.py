@@ -27,17 +27,19 @@ def _named() -> list[str]:
     return match.group(1).replace("'", "").split()
 
 
-def _run(folder: Path, *, python: str = "", make: str = "", script: str = "") -> tuple[int, list[str], str]:
-    """The script with programs that write down their calls; ``python`` and ``make`` are shell to run behind that."""
+def _run(
+    folder: Path, *, python: str = "", make: str = "", lint: str = "", script: str = ""
+) -> tuple[int, list[str], str]:
+    """The script with programs that write down their calls; the shell of ``python``, ``make``, ``lint`` runs behind."""
     executable(folder / ".ci/run", script or SCRIPT.read_text(), "/bin/bash")
     calls = folder / "calls"
-    for path, then in ((".venv/bin/python", python), ("make", make)):
+    for path, then in ((".venv/bin/python", python), ("make", make), ("scripts/lint.sh", lint)):
         executable(folder / path, f'echo "{Path(path).name} $*" >> {calls}\n{then}', "/bin/bash")
     environment = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
     line = ["bash", ".ci/run"]
     done = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=30, check=False)
     # Fetching jars for a test and lint run beside the others: at any place among them.
-    beside = re.compile(" -m sandbox setup |^make lint$")
+    beside = re.compile(r" -m sandbox setup |^lint\.sh ")
     steps = [one for one in calls.read_text().splitlines() if not beside.search(one)]
     return done.returncode, steps, done.stderr
 
@@ -76,9 +78,12 @@ def test_ci_is_red_without_time_for_the_others_only_by_what_failed(tmp_path: Pat
     code, calls, output = _run(tmp_path / "late", script=late)
     assert (code, len(calls)) == (0, 3)
     assert "no time is left for the other cells" in output
-    for step in ("setup", "lint", "test"):
+    for step in ("setup", "test"):
         (tmp_path / step).mkdir()
         assert _run(tmp_path / step, make=f"[[ $1 != {step} ]]")[0] != 0
+    code, calls, output = _run(tmp_path, lint="exit 1")
+    assert (code, len(calls)) == (1, 4)
+    assert "failed: lint" in output
 
 
 @pytest.mark.parametrize(("words", "wanted"), [((), ExitCode.REFUSED), (("--may-leave-out",), ExitCode.DONE)])
