@@ -107,9 +107,9 @@ def test_the_pages_commands_work_one_after_another_in_three_minutes(folder: Path
     position = 0
     for line in SHOWN:
         pattern = re.escape(line.replace("9092", str(port)))
-        match = re.compile(re.sub(r"\d+", r"\\d+", pattern) if "crash before commit" in line else pattern).search(
-            output, position
-        )
+        if "crash before commit" in line:  # a range without a dead letter has nothing in brackets
+            pattern = re.sub(r"\d+", r"\\d+", pattern).replace(r"\ \(and", r"( \(and") + ")?"
+        match = re.compile(pattern).search(output, position)
         assert match, f"{line!r} is missing, or in another place:\n{output}"
         position = match.end()
     assert str(ROOT) not in output
