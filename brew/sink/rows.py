@@ -94,7 +94,7 @@ def _named_topics(batch: pa.RecordBatch, topic: str | None) -> tuple[list[str], 
 
 def _named(raw: bytes) -> str:
     """Spark's strings need not be UTF-8, and no topic's name may have more than ASCII."""
-    name = raw.decode("utf-8", "backslashreplace")
+    name = raw.decode(errors="backslashreplace")
     try:
         return checked_topic(name, "topic")
     except UsageError as error:

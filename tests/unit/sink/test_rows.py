@@ -140,6 +140,7 @@ def missing(topic: str) -> int:
         (["out", "out"], [0, -1], {"out": 5}.__getitem__, "partition -1 of topic 'out', which has 5 partitions"),
         (["out", "late"], [4, 3], {"out": 5, "late": 3}.__getitem__, r"partition 3 of topic 'late', .* \(0 to 2\)"),
         (["out", "late"], None, missing, "no topic out"),
+        (["out", "late"], None, lambda topic: 5 if topic == "out" else missing(topic), "no topic late"),
         ([None, None], [0, 1], not_asked, "a row whose topic is null"),
         (["out", ""], None, {"out": 5}.__getitem__, "a row with topic '';"),
         (["out", ".."], None, {"out": 5}.__getitem__, r"a row with topic '\.\.'; a name has 1 to 249 of"),
