@@ -215,6 +215,9 @@ def totals_killed(points: tuple[CrashPoint, ...], stage: CellEnvironment, bug: s
     The control: deltas and offsets in two transactions, and a death between them.
     """
     with _counting(stage, bug) as consumer:
+        if bug:  # before their first commit, the program would notice that offsets are missing
+            produce_orders(stage, _COUNTED)
+            consumer.drain()
         for number in range(1 if bug else max(_ROUNDS, stage.kills)):
             produce_orders(stage, _COUNTED)
             _die(consumer, points[number % len(points)], "orders" if bug else "deltas")
