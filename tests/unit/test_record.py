@@ -10,9 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import brew
-from brew.record import Record, Reject, apply
+from brew.record import Record, Reject, apply, shortened
 
 
 class Reason(enum.StrEnum):
@@ -132,3 +134,18 @@ def test_an_answer_that_kafka_can_not_hold_is_a_type_error_that_says_what_came(a
     """confluent-kafka would encode a str by itself: the checker then compares other bytes than were written."""
     with pytest.raises(TypeError, match=re.escape(message)):
         apply(lambda _record: answer, CLICK)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])), st.integers(-3, 60))
+def test_a_text_is_cut_to_its_limit_in_bytes_and_says_so(text: str, limit: int) -> None:
+    cut, size = shortened(text, limit), len(text.encode())
+    assert len(cut.encode()) <= max(0, limit)
+    mark = f" ... (cut: {size} bytes)"
+    if size <= limit:
+        assert cut == text
+    elif limit >= len(mark):
+        assert cut.endswith(mark)
+        assert text.startswith(cut.removesuffix(mark))
+        assert len(cut.encode()) > limit - 4, "a character has four bytes at most"
+    else:
+        assert mark.startswith(cut)

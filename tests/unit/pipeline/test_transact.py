@@ -19,7 +19,7 @@ from brew.names import CrashMode, CrashPoint
 from brew.offsets import Committed, OffsetRange, SourcePosition
 from brew.orders import Reason
 from brew.outcome import Outcome, Status
-from brew.range_transaction import CrashedOnPurposeError, Rows, Targets, transact_range
+from brew.range_transaction import CrashedOnPurposeError, Rows, Targets, _bytes_of, transact_range
 from brew.record import Record, Reject
 from brew.settings import Limits
 from brew.transaction import Write, abort_at_once, queue, transact
@@ -392,6 +392,13 @@ def test_a_dead_letter_fits_whatever_its_record_and_its_message_have(
     assert text == message or (text.startswith("no \u00fc") and text.endswith(" ... (cut: 100000 bytes)"))
     assert (found[records.ERROR_REASON] or b"").endswith(b" ... (cut: 20000 bytes)")
     assert dead.headers[-3:] == SourcePosition("in", 5, 0).headers()
+
+
+@pytest.mark.parametrize("size", [0, 63, 64, 8_191, 8_192, 2**20 - 1, 2**20, 2**27 - 1, 2**27])
+def test_a_headers_length_counts_as_a_signed_varint(size: int) -> None:
+    """Seven bits a byte, and one bit is the sign."""
+    length = max(1, -(-(2 * size).bit_length() // 7))
+    assert _bytes_of(None, None, [("n", bytes(size))]) == 2 + length + size
 
 
 def test_a_message_gets_all_the_bytes_that_its_dead_letter_has_left(broker: Broker) -> None:
