@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import brew
-from brew.record import Record, Reject, apply, shortened
+from brew.record import Record, Reject, apply, checked_reject, shortened
 
 
 class Reason(enum.StrEnum):
@@ -149,3 +149,21 @@ def test_a_text_is_cut_to_its_limit_in_bytes_and_says_so(text: str, limit: int) 
         assert len(cut.encode()) > limit - 4, "a character has four bytes at most"
     else:
         assert mark.startswith(cut)
+
+
+class OwnReject(Reject):
+    """Sets its fields by itself, or does not."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.__dict__.update(fields)
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"reason": "a"}, {"reason": 7, "message": ""}, {"reason": "\udc80", "message": ""}]
+)
+def test_a_rejection_of_ones_own_without_texts_says_what_its_class_has_to_call(fields: dict[str, Any]) -> None:
+    with pytest.raises(
+        TypeError, match=r"^OwnReject has the .*; a class derived from brew\.Reject has to call super\(\)"
+    ):
+        checked_reject(OwnReject(**fields))
+    assert checked_reject(OwnReject(reason="a", message="b")).message == "b"
