@@ -179,7 +179,7 @@ class ExactlyOnceSink:
             Refused: checkpoint and Kafka do not belong together; the text says what each has, and the ways out. Or this
                 batch was written with another DataFrame.
             Abortable: the batch failed as often as ``attempts`` allows; nothing of it is visible, unless the text says
-                that a commit got no answer.
+                that a commit was not confirmed.
         """
         check_session(df)
         with self._alone(), self._telemetry.batch(batch_id), self._advised():
@@ -327,7 +327,7 @@ class ExactlyOnceSink:
                 pause_s = min(pause_s * _GROWTH, _LONGEST_PAUSE_S)
         done, visible = "written", "nothing of it is visible"
         if unanswered:
-            done, visible = "confirmed", "a commit got no answer, so it is visible as a whole or not at all"
+            done, visible = "confirmed", "a commit failed or got no answer, so it is visible as a whole or not at all"
         raise Abortable(
             f"sink {self.name!r}: batch {batch_id} was not {done} in {number} attempts, the last one: "
             f"{result.detail if result else ''}; {visible}; {self._next_step(result)}"

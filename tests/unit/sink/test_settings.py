@@ -95,7 +95,7 @@ COMMITTING = {"fence": 0.1, "locate": 0.1, "begin": 0.0, "produce": 0.1, "send-o
 LOST_ANSWER = Result(Status.FAILED, detail="DeadlineExceeded: commit: ", steps=COMMITTING)
 NO_FENCE = Result(Status.FAILED, detail="DeadlineExceeded: fence: ", steps={"fence": 60.0})
 NO_BATCH_OUT = Result(Status.FAILED, detail="Abortable: produce: ", steps={"fence": 0.1, "locate": 0.1, "begin": 0.0})
-OPEN = r"was not confirmed in \d attempts.* a commit got no answer, so it is visible as a whole or not at all"
+OPEN = r"was not confirmed in \d attempts.* a commit failed or got no answer, so it is visible as a whole or not at all"
 
 
 @pytest.mark.parametrize(
