@@ -7,7 +7,7 @@ import enum
 import functools
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
@@ -141,7 +141,11 @@ def _is_repeated() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class BatchJob:
-    """Everything that the tasks of one batch need; it holds only values because it is sent to the executors."""
+    """
+    Everything that the tasks of one batch need; it holds only values because it is sent to the executors.
+
+    ``counts``: the number of partitions of topics that were described when the batch began.
+    """
 
     batch: Batch
     connection: Connection
@@ -152,6 +156,7 @@ class BatchJob:
     source_group: str | None = None
     source_offsets: SourceOffsets = field(default_factory=dict)
     crash: SinkCrash | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def settings(self) -> TransactionSettings:
@@ -185,12 +190,13 @@ class BatchJob:
 
     def partitions(self, topic: str) -> int:
         """
-        Request a topic's number of partitions.
+        Return a topic's number of partitions, requested if it is not known.
 
         Raises:
             Refused: the topic does not exist.
         """
-        return described(self.connection, topic, Deadline(_DESCRIBE_S)).partitions
+        known = self.counts.get(topic)
+        return known or described(self.connection, topic, Deadline(_DESCRIBE_S)).partitions
 
     def first_attempt(self) -> BatchJob:
         """Return the job without an intentional crash, which happens once per batch."""

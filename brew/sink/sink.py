@@ -155,6 +155,7 @@ class ExactlyOnceSink:
         self.timeout_s, self.headers = float(transaction_timeout_s), headers
         self.source_group, self.attempts = source_group, attempts
         self._allow_old, self._checked, self._topic_id, self._crash = allow_old_brokers, False, "", _crash
+        self._counts: dict[str, int] = {}
         self._shared: SharedWriter | None = None
         self._writing = threading.Lock()
         self.last_batch: BatchReport | None = None
@@ -276,13 +277,14 @@ class ExactlyOnceSink:
     def _check_cluster(self) -> None:
         """Check the brokers' version once per sink, and for each batch whether the position's topic was recreated."""
         if self._checked:
+            self._counts = {}
             # Brokers that are away are the attempts' matter.
             with contextlib.suppress(Unreachable, DeadlineExceeded, KafkaFailure):
-                self._topic_id = described(self.connection, self.position_topic, Deadline(_LOOK_S)).topic_id
+                self._describe_position(Deadline(_LOOK_S))
             return
         deadline = Deadline(_DESCRIBE_S)
         reach(self.connection, deadline)  # its error names the servers, and a refused login
-        self._topic_id = described(self.connection, self.position_topic, deadline).topic_id
+        self._describe_position(deadline)
         if self.topic is not None and self.topic != self.position_topic:
             described(self.connection, self.topic, deadline)
         if self.topic is not None:
@@ -291,8 +293,13 @@ class ExactlyOnceSink:
             check_brokers(self.connection, deadline)
         self._checked = True
 
+    def _describe_position(self, deadline: Deadline) -> None:
+        topic = described(self.connection, self.position_topic, deadline)
+        self._topic_id, self._counts = topic.topic_id, {topic.name: topic.partitions}
+
     def _job(self, batch: Batch) -> BatchJob:
-        return BatchJob(batch, self.connection, self.timeout_s, self.topic, self.headers, self._batch_bytes)
+        job = BatchJob(batch, self.connection, self.timeout_s, self.topic, self.headers, self._batch_bytes)
+        return replace(job, counts=self._counts)
 
     def _run(self, frame: DataFrame, job: BatchJob) -> bool:
         """Attempt one batch until an attempt commits, finds it already written, or refuses."""

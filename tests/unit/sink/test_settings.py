@@ -13,6 +13,7 @@ import pytest
 
 import brew
 from brew.errors import Abortable, Refused, Unreachable, UsageError
+from brew.kafka.topics import Topic
 from brew.sink import sink as sinks
 from brew.sink.batch import BatchJob, Result, Status
 from brew.sink.position import Batch, PositionMetadata
@@ -213,3 +214,26 @@ def test_a_batch_is_a_whole_number_that_an_offset_has_room_for(
         with pytest.raises(UsageError, match=f"batch_id is {batch_id!r}: it has to be a whole number from 0 to"):
             call()
     assert sinks._checked_id(np.int64(5)) == 5
+
+
+def test_a_batch_describes_its_topic_once_and_knows_nothing_of_it_while_brokers_are_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A description takes milliseconds, as a small batch's steps do."""
+    answers: list[Any] = [Topic("out", "id-1", 3, 1), Unreachable("away"), Topic("out", "id-2", 4, 1)]
+
+    def answer(*_: object) -> Topic:
+        found = answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(sinks, "described", answer)
+    writing = sink()
+    writing._checked = True
+    seen = []
+    for _ in range(3):
+        writing._check_cluster()
+        seen.append((writing._topic_id, writing._job(JOB.batch).counts))
+    assert seen == [("id-1", {"out": 3}), ("id-1", {}), ("id-2", {"out": 4})]
+    assert writing._job(JOB.batch).partitions("out") == 4
