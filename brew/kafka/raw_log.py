@@ -11,6 +11,7 @@ from typing import Any
 from brew.cluster import OFFSETS_TOPIC, OffsetBatch, OffsetCommit, RawBatch
 from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
+from brew.errors import Refused
 from brew.kafka.clients import AdminClient
 from brew.kafka.cluster_admin import coordinator_partition
 from brew.kafka.kafka_python import (
@@ -269,6 +270,7 @@ def _time_ms(content: memoryview, start: int) -> int | None:
     return next((int(record.timestamp) for record in batch if record.offset >= start), None)
 
 
+_ATTRIBUTES_LOW = 22
 _COMMIT_KEYS = 1
 _MOST_OFFSET_LOG = 200_000
 
@@ -286,11 +288,27 @@ def newest_offset_batches(
 def offset_batches(
     raw: RawLogs, group: str, topic: str, partition: int, start: int, until: int
 ) -> Iterator[OffsetBatch]:
-    """Yield batches of one partition of `__consumer_offsets`, with the group's commits for ``topic``."""
+    """
+    Yield batches of one partition of `__consumer_offsets`, with the group's commits for ``topic``.
+
+    Raises:
+        Refused: the log is compressed (`offsets.topic.compression.codec`) by a codec that has no Python package here.
+    """
     name = group.encode()
     for batch, content in raw.batches(OFFSETS_TOPIC, partition, start, until):
-        mentions_group = not batch.control and name in bytes(content)
-        yield OffsetBatch(batch, tuple(_commits(content, group, topic)) if mentions_group else ())
+        may_hold = not batch.control and (_is_compressed(content) or name in bytes(content))
+        try:
+            commits = tuple(_commits(content, group, topic)) if may_hold else ()
+        except UnsupportedCodecError as error:
+            raise Refused(
+                f"{OFFSETS_TOPIC} is compressed (offsets.topic.compression.codec of the brokers), and can't be read "
+                f"here: {error}; install a package for it: lz4, python-snappy or zstandard"
+            ) from error
+        yield OffsetBatch(batch, commits)
+
+
+def _is_compressed(content: memoryview) -> bool:
+    return bool(content[_ATTRIBUTES_LOW] & DefaultRecordBatch.CODEC_MASK)
 
 
 def _commits(content: memoryview, group: str, topic: str) -> Iterator[OffsetCommit]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -163,6 +164,26 @@ def test_only_the_groups_commits_of_the_topic_are_told() -> None:
     log: Any = SimpleNamespace(batches=lambda *_: [(raw, memoryview(head + b"".join(records)))])
     (batch,) = offset_batches(log, "g", "in", 0, 0, 9)
     assert batch == OffsetBatch(raw, (OffsetCommit(3, 17), OffsetCommit(2, None)))
+
+
+def compressed(codec: int) -> Any:
+    """An offset log with one batch that is compressed by this codec."""
+    records = commit(b"orders", b"in", 3, 17) + commit(b"other", b"in", 3, 18)
+    head = b"\x00" * 16 + b"\x02" + b"\x00" * 5 + bytes([codec]) + b"\x00" * 34 + (2).to_bytes(4, "big")
+    batch = memoryview(head + gzip.compress(records))
+    return SimpleNamespace(batches=lambda *_: [(RawBatch(4, 5, 2, 7, 0, 0, True, False, None, 0), batch)])
+
+
+def test_commits_are_told_of_a_compressed_offset_log_too() -> None:
+    """With `offsets.topic.compression.codec` set, the group's name is nowhere in its bytes."""
+    (batch,) = offset_batches(compressed(1), "orders", "in", 0, 0, 9)
+    assert batch.commits == (OffsetCommit(3, 17),)
+
+
+def test_an_offset_log_of_a_codec_without_its_package_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kafka.codec.has_zstd", lambda: False)
+    with pytest.raises(Refused, match=r"offsets\.topic\.compression\.codec .*zstd .*install"):
+        list(offset_batches(compressed(4), "orders", "in", 0, 0, 9))
 
 
 def written(*offsets: int | None, compression: int = 0, value: bytes | None = b"v" * 300) -> memoryview:
