@@ -154,11 +154,12 @@ def create(client: AdminClient, wanted: list[TopicSpec], deadline: Deadline) -> 
         Refused: the brokers do not allow it.
         DeadlineExceeded: no broker created them in time.
     """
-    replicas = min(3, brokers(client, deadline))
     created: dict[str, bool] = {}
     unanswered: set[str] = set()  # unanswered requests: if such a topic exists later, this call created it
 
     def ask() -> None:
+        if not (replicas := min(3, brokers(client, deadline))):
+            raise Retriable("no broker has registered yet")  # one that has just started knows of none for a moment
         new = [NewTopic(t.name, t.partitions, replicas, config=dict(t.config)) for t in wanted if t.name not in created]
         timeout = attempt_s(deadline)
         for name, future in client.create_topics(new, request_timeout=timeout, operation_timeout=timeout).items():
