@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Brings this clone to the state that every other command expects; does nothing, quickly, when it is there already.
 #   .venv/        Python environment (pyproject.toml, constraints.txt)
-#   .jvm/spark/   the Kafka connector for Spark (brew/jvm/ivy.xml)
+#   .jvm/spark/   the Kafka connector for Spark (brew/jvm/jars.lock)
 #   .jvm/java-options  how Spark's launcher starts Java
-#   .jvm/kafka/   a Kafka broker and Kafka's own tools (brew/jvm/ivy.xml)
+#   .jvm/kafka/   a Kafka broker and Kafka's own tools (brew/jvm/jars.lock)
 # Each part has a stamp with a hash of what it was made from. An interrupted part has none, so it is made again.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -17,9 +17,9 @@ python_stamp=.venv/.stamp
 jvm_stamp=.jvm/.stamp
 archive_stamp=.jvm/.archive-stamp
 python_now=$(hash_of pyproject.toml constraints.txt)
-jvm_now=$(hash_of brew/jvm/ivy.xml brew/jvm/sha256sums)
+jvm_now=$(hash_of brew/jvm/jars.lock)
 java_home_now=$(readlink -f "$(command -v java)" 2>/dev/null || true)
-archive_now="$(hash_of constraints.txt brew/jvm/sha256sums scripts/setup.sh) $java_home_now"
+archive_now="$(hash_of constraints.txt brew/jvm/jars.lock scripts/setup.sh) $java_home_now"
 
 all_current() {
     is_current $python_stamp "$python_now" && is_current $jvm_stamp "$jvm_now" && is_current $archive_stamp "$archive_now"

@@ -14,7 +14,8 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -26,7 +27,9 @@ VERSIONS = "spark-4.2.0-kafka-4.1.1"
 """The folder's name in the cache; another version of this package may need other jars."""
 
 IVY = Path(__file__).with_name("ivy.xml")
-SUMS = Path(__file__).with_name("sha256sums")
+"""What to fetch; whoever changes it runs scripts/resolve_jars.py."""
+LOCK = Path(__file__).with_name("jars.lock")
+"""Each jar that follows from it: SHA-256, part, organisation, module, revision, and what is no jar, its type."""
 _CHECKOUT = Path(__file__).resolve().parents[2]
 
 
@@ -69,11 +72,31 @@ def home(folder: str | os.PathLike[str] | None = None) -> Path:
     return cache / "brew" / VERSIONS
 
 
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One line of the lock file."""
+
+    sha256: str
+    part: str
+    organisation: str
+    module: str
+    revision: str
+    ext: str = "jar"
+    classifier: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.module}-{self.revision}.{self.ext}"
+
+
+def locked(part: Part) -> list[Jar]:
+    """Return the jars of ``part`` in the lock file."""
+    return [jar for jar in (Jar(*line.split()) for line in LOCK.read_text().splitlines()) if jar.part == part]
+
+
 def checksums(part: Part) -> dict[str, str]:
     """Return file name -> SHA-256 for each jar of ``part``."""
-    pairs = (line.split() for line in SUMS.read_text().splitlines())
-    digests = {Path(name): digest for digest, name in pairs}
-    return {file.name: digest for file, digest in digests.items() if file.parent.name == part}
+    return {jar.name: jar.sha256 for jar in locked(part)}
 
 
 def jars(part: Part, folder: Path) -> list[Path]:
@@ -194,13 +217,44 @@ def java() -> str:
     return executable
 
 
+# Resolving from POMs takes four times as long as the jars themselves, and every jar is known; SHA-256 replaces SHA-1.
+_SETTINGS = """<ivysettings>
+  <property name="ivy.checksums" value=""/>
+  <settings defaultResolver="public"/>
+  <resolvers><ibiblio name="public" m2compatible="true" usepoms="false" useMavenMetadata="false"/></resolvers>
+</ivysettings>
+"""
+_MODULE = """<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
+  <info organisation="brew" module="{part}"/>
+  <configurations><conf name="{part}"/></configurations>
+  <dependencies>{dependencies}</dependencies>
+</ivy-module>
+"""
+
+
 def _retrieve(part: Part, fresh: Path, jvm_dir: Path) -> None:
+    """Fetch what the lock file lists, without resolving anything."""
+    settings, module = fresh / "ivysettings.xml", fresh / "ivy.xml"
+    settings.write_text(_SETTINGS)
+    module.write_text(_MODULE.format(part=part, dependencies="".join(map(_dependency, locked(part)))))
+    pattern = f"{fresh}/[conf]/[artifact]-[revision].[ext]"
+    run_ivy(part, jvm_dir, ("-settings", str(settings), "-ivy", str(module)), pattern)
+
+
+def _dependency(jar: Jar) -> str:
+    classifier = f' m:classifier="{jar.classifier}"' if jar.classifier else ""
+    artifact = f'<artifact name="{jar.module}" type="{jar.ext}" ext="{jar.ext}"{classifier}/>'
+    whose = f'org="{jar.organisation}" name="{jar.module}" rev="{jar.revision}"'
+    return f'<dependency {whose} transitive="false" conf="{jar.part}->default">{artifact}</dependency>'
+
+
+def run_ivy(part: Part, jvm_dir: Path, files: Sequence[str], pattern: str) -> None:
+    """Retrieve ``part`` with pyspark's Ivy; ``files``: its settings and module; ``jvm_dir`` gets its log."""
     pyspark = importlib.util.find_spec("pyspark")
     ivy = sorted(Path(pyspark.origin).parent.glob("jars/ivy-*.jar")) if pyspark and pyspark.origin else []
     if not ivy:
         raise Refused("Ivy, which pyspark contains, is not installed; install pyspark")
-    pattern = f"{fresh}/[conf]/[artifact]-[revision].[ext]"
-    command = [java(), "-cp", str(ivy[0]), "org.apache.ivy.Main", "-ivy", str(IVY), "-cache", str(jvm_dir / "cache")]
+    command = [java(), "-cp", str(ivy[0]), "org.apache.ivy.Main", *files, "-cache", str(jvm_dir / "cache")]
     command += ["-confs", part, "-retrieve", pattern, "-types", "jar", "bundle", "tar.gz"]
     log = jvm_dir / f"ivy-{part}.log"
     with log.open("w") as output:

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unittest.mock import Mock
@@ -44,9 +45,10 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     for name, content in JARS.items():
         (folder / name).write_bytes(content)
-    sums = tmp_path / "sums"
-    sums.write_text("".join(f"{hashlib.sha256(content).hexdigest()}  spark/{name}\n" for name, content in JARS.items()))
-    monkeypatch.setattr(dependencies, "SUMS", sums)
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in JARS.items()}
+    lock = tmp_path / "lock"
+    lock.write_text(f"{digests['a-1.jar']} spark org.one a 1\n{digests['b-2.jar']} spark org.two b 2\n")
+    monkeypatch.setattr(dependencies, "LOCK", lock)
     return folder
 
 
@@ -94,7 +96,10 @@ if "-version" in sys.argv:
     sys.exit(print('openjdk version "17.0.1"', file=sys.stderr))
 if pathlib.Path({str(fail)!r}).exists():
     sys.exit("unresolved dependency: a-1")
-assert sys.argv[sys.argv.index("-confs") + 1] == "spark" and "-ivy" in sys.argv
+assert sys.argv[sys.argv.index("-confs") + 1] == "spark"
+module = pathlib.Path(sys.argv[sys.argv.index("-ivy") + 1]).read_text()
+assert 'org="org.two" name="b" rev="2" transitive="false"' in module
+assert 'usepoms="false"' in pathlib.Path(sys.argv[sys.argv.index("-settings") + 1]).read_text()
 folder = pathlib.Path(sys.argv[sys.argv.index("-retrieve") + 1].replace("[conf]", "spark")).parent
 shutil.copytree({str(source)!r}, folder, dirs_exist_ok=True)
 """
@@ -130,6 +135,17 @@ def test_each_broker_that_can_be_asked_for_is_pinned(version: str, part: Part) -
     message = str(dependencies.missing_jars(part, Path("place")))
     usual = part is Part.KAFKA
     assert ("make setup" in message, f"sandbox setup --kafka {version}" in message) == (usual, not usual)
+
+
+def test_the_lock_file_is_of_what_ivy_s_file_asks_for() -> None:
+    """Otherwise `scripts/resolve_jars.py` was forgotten."""
+    locked = {(jar.part, jar.module, jar.revision) for part in Part for jar in dependencies.locked(part)}
+    roots = {
+        (part.removesuffix("->default"), root.attrib["name"], root.attrib["rev"])
+        for root in ElementTree.parse(dependencies.IVY).iter("dependency")
+        for part in root.attrib["conf"].removesuffix("->default").split(",")
+    }
+    assert roots and roots <= locked
 
 
 def test_where_the_jars_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+"""
+Resolve the roots of brew/jvm/ivy.xml and write brew/jvm/jars.lock: scripts/resolve_jars.py
+
+Run it after a change of ivy.xml. It asks for every module's POM, which takes minutes; `make setup` only fetches what the
+lock file lists.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from brew.jvm import dependencies
+from brew.jvm.dependencies import Part, sha256
+
+LAYOUT = "[conf]/[organisation]/[module]/[revision]/[artifact]-[revision].[ext]"
+# What the roots' metadata does not tell of a file that is no jar.
+KINDS = {"apicurio-registry-app": ("tar.gz", "all")}
+
+
+def resolved(part: Part, folder: Path) -> list[str]:
+    """Return the lines of one part."""
+    dependencies.run_ivy(part, folder, ("-ivy", str(dependencies.IVY)), f"{folder}/{LAYOUT}")
+    found = []
+    for file in sorted((folder / part).rglob("*.*"), key=lambda file: file.name):
+        if file.is_file():
+            organisation, module, revision, _ = file.relative_to(folder / part).parts
+            found.append(" ".join((sha256(file), part, organisation, module, revision, *KINDS.get(module, ()))))
+    return found
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        lines = [line for part in Part for line in resolved(part, Path(folder))]
+    dependencies.LOCK.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
