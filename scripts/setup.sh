@@ -87,10 +87,12 @@ if command -v flock >/dev/null; then # two commands at once: the second waits an
 fi
 check_java
 is_current $python_stamp "$python_now" || make_python
-# Fetching waits for the network, so the tools of development are installed meanwhile.
-{ is_current $jvm_stamp "$jvm_now" || fetch_jvm; } &
-fetching=$!
+# The tools of development are installed meanwhile; nothing here needs them.
+{
+    is_current $jvm_stamp "$jvm_now" || fetch_jvm
+    is_current $archive_stamp "$archive_now" || make_archives
+} &
+jvm=$!
 is_current $python_stamp "$python_now" || add_tools
-wait "$fetching"
-is_current $archive_stamp "$archive_now" || make_archives
+wait "$jvm"
 say "ready (${SECONDS} s)"
