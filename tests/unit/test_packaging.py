@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-import xml.etree.ElementTree as ElementTree
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unittest.mock import Mock
@@ -142,10 +142,11 @@ def test_the_lock_file_is_of_what_ivy_s_file_asks_for() -> None:
     locked = {(jar.part, jar.module, jar.revision) for part in Part for jar in dependencies.locked(part)}
     roots = {
         (part.removesuffix("->default"), root.attrib["name"], root.attrib["rev"])
-        for root in ElementTree.parse(dependencies.IVY).iter("dependency")
+        for root in ET.parse(dependencies.IVY).iter("dependency")
         for part in root.attrib["conf"].removesuffix("->default").split(",")
     }
-    assert roots and roots <= locked
+    assert roots
+    assert roots <= locked
 
 
 def test_where_the_jars_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,16 +19,17 @@ def test_what_a_group_names_is_there(member: str) -> None:
     assert f"def {test}(" in (TESTS / file).read_text() if test else (TESTS / file).is_file()
 
 
-def test_short_tests_come_first_then_groups_then_scenarios_and_integration_tests_by_turns() -> None:
+def test_the_longest_group_is_first_then_short_tests_other_groups_and_the_others_by_turns() -> None:
     """In any number of either: half of both stand in the first half. A long group that begins last ends alone."""
     names = ["integration"] * 40 + ["scenarios"] * 10 + ["unit"] * 100
     files = [Path(name, f"test_{number}.py") for number, name in enumerate(names)]
-    files[30:33] = [Path(member) for member in GROUPS["sink"][:3]]
+    files[30:33] = [Path(member) for member in (*GROUPS["spark"][:2], GROUPS["sink"][0])]
     items = [SimpleNamespace(path=TESTS / file, nodeid=f"tests/{file}::test_it") for file in files]
     by_turns(items, TESTS)  # type: ignore[arg-type]
     order = [item.path.relative_to(TESTS) for item in items]
     folders = [file.parts[0] for file in order]
     assert sorted(order) == sorted(files)
-    assert folders[:100] == ["unit"] * 100
-    assert [str(file) for file in order[100:103]] == list(GROUPS["sink"][:3])
+    assert str(order[0]) == GROUPS["sink"][0]
+    assert folders[1:101] == ["unit"] * 100
+    assert [str(file) for file in order[101:103]] == list(GROUPS["spark"][:2])
     assert (folders[103:127].count("scenarios"), folders[103:127].count("integration")) == (5, 19)
