@@ -2,7 +2,7 @@
 """
 Resolve the roots of brew/jvm/ivy.xml and write brew/jvm/jars.lock: scripts/resolve_jars.py
 
-Run it after a change of ivy.xml. It asks for every module's POM, which takes minutes; `make setup` only fetches what the
+Run it after a change of ivy.xml. It asks for every module's POM, which takes minutes; `make setup` fetches what the
 lock file lists.
 """
 
