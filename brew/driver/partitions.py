@@ -18,6 +18,7 @@ from brew.kafka.cluster import Groups
 from brew.kafka.offsets import committed, log_offsets
 from brew.kafka.topics import Topic, TopicSpec
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
+from brew.observability.health import missing_topics
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts, check, position_metadata
 from brew.preflight import checks, enforce
@@ -171,6 +172,7 @@ _SURVEY_S = 30.0
 _OUTPUT_WAIT_S = 30.0
 """After this, an operator has to end a transaction that hides output and is in none of our partitions."""
 _BLOCKED_NOTE_S = 5.0
+_OUTPUTS_S = 5.0
 
 
 class PartitionSurvey:
@@ -188,6 +190,8 @@ class PartitionSurvey:
         self._may_start: set[int] = set()
         self._output_wait: missing_offsets.OutputWait | None = None
         self._next_note = 0.0
+        self._outputs_due = Interval(_OUTPUTS_S)
+        self._missing: list[str] = []
         self.last_positions: dict[int, int] = {}
         self.owned: Container[int] = ALL_PARTITIONS
 
@@ -209,6 +213,8 @@ class PartitionSurvey:
         elif any(topic.partitions != source.partitions for topic in self._topics.values()):
             # Once it has as many partitions as the input, records keep their partition (`targets`).
             self._topics = {**self._topics, **self._offsets.described(list(self._topics), deadline)}
+        if self._outputs_due.due():
+            self._report_missing_outputs()
         busy = set(self._shared.running)
         facts = self._offsets.facts(source, pick(source), deadline, self.last_positions)
         requested = len(facts)
@@ -316,6 +322,16 @@ class PartitionSurvey:
             existing = self._offsets.described(names, Deadline(_TRANSACTIONS_S))
             return [name for name in names if name not in existing]
         return []
+
+    def _report_missing_outputs(self) -> None:
+        """Report output topics that have been deleted, long before transactions fail for --patience."""
+        missing, was = self.missing_outputs(), self._missing
+        self._missing = missing
+        self._shared.progress.missing(missing)
+        if missing and missing != was:
+            self._shared.view.note(
+                f"{missing_topics(missing)}; unless it is created, the run gives up when it has to write"
+            )
 
     def report_blocking_transactions(self, partitions: Iterable[int]) -> None:
         """Report the upstream transactions that hold back these partitions, every few seconds."""

@@ -10,6 +10,7 @@ from brew.driver.partitions import PartitionSurvey
 from brew.driver.run_context import RunContext
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused, TransformFailed
 from brew.kafka.topics import Topic
+from brew.observability.health import missing_topics
 from brew.outcome import GOOD, Outcome, Status
 from brew.planner import PartitionFacts, Plan, plan_ranges
 
@@ -123,11 +124,11 @@ class WorkPlanner:
         try:
             return self._give_up.failed(problem, detail)
         except Refused as refused:
-            gone = " and ".join(repr(name) for name in self.survey.missing_outputs())
+            gone = self.survey.missing_outputs()
             if not gone:
                 raise
             raise Refused(
-                f"{refused}; output topic {gone} does not exist any more, and the records in it are deleted; "
+                f"{refused}; {missing_topics(gone)}, and the records in it are deleted; "
                 "run again, which creates it, and to write those records again, reset the group's offset before"
             ) from refused
 

@@ -91,7 +91,11 @@ def state_and_reason(times: PartitionTimes, bounds: Bounds, now: float) -> Findi
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """``beat_at``: the program's last sign of life; ``unanswered_since`` and ``fatal`` as in `PartitionTimes`."""
+    """
+    ``beat_at``: the program's last sign of life; ``unanswered_since`` and ``fatal`` as in `PartitionTimes`.
+
+    ``missing``: topics to write to that do not exist any more.
+    """
 
     phase: Phase
     beat_at: float
@@ -99,6 +103,7 @@ class Program:
     unanswered_since: float | None = None
     unanswered_reason: str = ""
     fatal: str = ""
+    missing: tuple[str, ...] = ()
 
 
 def live(program: Program, partitions: Sequence[PartitionStatus], bounds: Bounds, now: float) -> Answer:
@@ -122,7 +127,7 @@ def live(program: Program, partitions: Sequence[PartitionStatus], bounds: Bounds
 
 def ready(program: Program, alive: Answer, waits: str = "") -> Answer:
     """
-    Answer whether it works, or could at once: the checks have passed, and brokers and stores answer.
+    Answer whether it works, or could at once: the checks have passed, brokers and stores answer, no topic was deleted.
 
     ``waits``: why no partition can be worked on, if each of them waits for a store.
     """
@@ -130,9 +135,15 @@ def ready(program: Program, alive: Answer, waits: str = "") -> Answer:
         return Answer(False, _words(program))
     if program.unanswered_since is not None:
         return Answer(False, f"the brokers do not answer: {program.unanswered_reason}")
+    if program.missing and alive.ok:
+        return Answer(False, f"{missing_topics(program.missing)}; it is created at the next start")
     if waits and alive.ok:
         return Answer(False, f"every partition waits: {waits}")
     return Answer(alive.ok, alive.reason if not alive.ok else _words(program))
+
+
+def missing_topics(names: Sequence[str]) -> str:
+    return f"output topic {' and '.join(repr(name) for name in names)} does not exist any more"
 
 
 def started(program: Program) -> Answer:

@@ -119,6 +119,18 @@ def test_brokers_or_a_store_that_are_away_make_a_program_unready_and_leave_it_al
     assert ready(program, ill, "no route").reason == ill.reason
 
 
+def test_a_topic_that_was_deleted_makes_a_program_unready_and_leaves_it_alive() -> None:
+    """A run can't write until the topic exists again; a restart creates it, but its records are gone."""
+    program = Program(Phase.WORKING, 1000, missing=("out", "dead"))
+    alive = live(program, [partition(0, PartitionState.IDLE)], BOUNDS, 1000)
+    assert alive.ok
+    answer = ready(program, alive)
+    assert (answer.ok, answer.reason) == (
+        False,
+        "output topic 'out' and 'dead' does not exist any more; it is created at the next start",
+    )
+
+
 def test_what_is_fatal_is_told_in_every_phase() -> None:
     for phase in Phase:
         program = Program(phase, 0, fatal="input-lost")

@@ -127,6 +127,25 @@ def test_a_run_that_gives_up_names_an_output_that_was_deleted(
     assert ("run again, which creates it" in str(refused.value)) is (named is not None)
 
 
+def test_a_survey_reports_an_output_that_was_deleted_long_before_the_run_gives_up(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`/readyz` answered 200 until --patience was over, as nothing looked for the topics before."""
+    reported: list[list[str]] = []
+    monkeypatch.setattr(run.shared.progress, "missing", reported.append)
+    times = iter(range(1000, 2000, 10))
+    monkeypatch.setattr(run.survey, "_outputs_due", Interval(5, lambda: next(times)))
+    run.look()
+    run.cluster.deleted = ("out",)
+    run.look()
+    run.look()
+    run.cluster.deleted = ()
+    run.look()
+    assert reported == [[], ["out"], ["out"], []]
+    assert [note for note in run.view.notes if "'out' does not exist any more" in note] == run.view.notes
+    assert len(run.view.notes) == 1
+
+
 ENDS = {
     "committed": Outcome(0, 0, 10, Status.COMMITTED),
     "already-done": Outcome(0, 0, 10, Status.ALREADY_DONE, 10),
