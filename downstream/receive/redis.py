@@ -21,6 +21,8 @@ _DONE = b"done"
 _SCRIPT_MESSAGES = 500
 _ANSWER_S = 5.0
 _OPTION, _EXAMPLE = "--redis (REDIS_URL)", "redis://user:password@host:port/0"
+# Answers of a server that works again by itself: a script of somebody else, a full disk, replicas that are away.
+_PASSING = {"BUSY", "MISCONF", "NOREPLICAS"}
 _SAFE = {"maxmemory-policy": "noeviction", "appendonly": "yes", "appendfsync": "always"}
 
 # Release a claim only if it is still ours; it may have expired and been taken by another process.
@@ -157,6 +159,8 @@ class _InRedis(Receiver):
                 f"redis refused, and a retry would not help: {error}; name the primary in {_OPTION}"
             ) from error
         except redis.RedisError as error:
+            if isinstance(error, redis.exceptions.MasterDownError) or str(error).partition(" ")[0] in _PASSING:
+                raise RetryLater(f"redis: {error}") from error
             raise Refused(
                 f"redis refused, and a retry would not help: {error}; correct {_OPTION}, the server's "
                 "settings, or the key that another program changed"

@@ -209,6 +209,11 @@ def test_a_refused_login_ends_the_program_and_an_absent_server_is_waited_for(
         (redis.ReadOnlyError("You can't write against a read only replica."), Refused, "; name the primary in --redis"),
         (redis.exceptions.BusyLoadingError("Redis is loading the dataset in memory"), RetryLater, "loading"),
         (redis.ConnectionError("Connection refused"), RetryLater, "Connection refused"),
+        (redis.ResponseError("NOREPLICAS Not enough good replicas to write."), RetryLater, "NOREPLICAS"),
+        (redis.ResponseError("MISCONF Errors writing to the AOF file: No space left"), RetryLater, "MISCONF"),
+        (redis.ResponseError("BUSY Redis is busy running a script."), RetryLater, "BUSY"),
+        (redis.exceptions.MasterDownError("Link with MASTER is down"), RetryLater, "MASTER is down"),
+        (redis.ResponseError("WRONGTYPE a key that holds NOREPLICAS"), Refused, "the key that another program changed"),
     ],
 )
 def test_a_login_that_redis_refuses_ends_the_program_and_an_absent_redis_is_waited_for(
