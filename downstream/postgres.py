@@ -223,6 +223,8 @@ def _remedy(error: psycopg.Error) -> str:
         return f"; check that the server runs and answers at the address in {_OPTION}"
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return f"; grant it to the user of {_OPTION}, or name the tables' owner there"
+    if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+        return f"; name the primary in {_OPTION}, or turn default_transaction_read_only off for its user and database"
     if isinstance(error, psycopg.errors.UntranslatableCharacter):
         return f"; name a database with encoding UTF8 in {_OPTION}: this one can't store every record"
     if isinstance(error, psycopg.errors.UndefinedTable):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import psycopg
 import pytest
@@ -199,6 +199,18 @@ def test_a_refused_login_ends_the_program_and_an_absent_server_is_waited_for(
     expected = "; correct user, password and database name in --database" if refused else "^database: connection failed"
     with pytest.raises(Refused if refused else RetryLater, match=expected), database.transaction(Deadline(5)):
         pass
+    database.close()
+
+
+def test_a_database_that_takes_no_writes_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-by, and a managed server whose disk is full, answer alike: the message told neither."""
+    session = MagicMock(closed=False)
+    session.transaction.return_value.__exit__.return_value = False
+    session.fileno.return_value = 0
+    database = Database(DatabaseSettings("postgresql://h/d", "ledger"), "test")
+    monkeypatch.setattr(database, "_open", lambda: session)
+    with pytest.raises(Refused, match=r"; name the primary in --database"), database.transaction(Deadline(5)):
+        raise psycopg.errors.ReadOnlySqlTransaction("cannot execute INSERT in a read-only transaction")
     database.close()
 
 
