@@ -16,6 +16,7 @@ import click
 
 from brew.commands import COMMANDS as BREW
 from brew.commands import LEFT_OUT, SECTIONS
+from brew.config_file import variables
 from brew.errors import UsageError
 from downstream.__main__ import downstream
 from pipeline.__main__ import cli as pipeline
@@ -185,7 +186,7 @@ def _section(
             ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts)),
             _kind(option, limits if path.startswith("pipeline ") else {}),
             _default(option),
-            _code(_variables(option)),
+            _code(variables(option)),
             _code(passed.get(option.opts[0], [])),
             _text(option.help or ""),
         ]
@@ -207,7 +208,7 @@ def _environment(by_path: dict[str, click.Command]) -> str:
     users: dict[str, dict[str, set[str]]] = {}
     for path, command in by_path.items():
         for option in _shown(command):
-            for variable in _variables(option):
+            for variable in variables(option):
                 users.setdefault(variable, {}).setdefault(option.opts[0], set()).add(path.split()[0])
     rows = [
         [
@@ -269,11 +270,6 @@ def _default(option: click.Option) -> str:
         return stated[1] if stated else ""
     value = getattr(value, "value", value)
     return f"`{_plain(value)}`" if value != "" else stated[1] if stated else ""
-
-
-def _variables(option: click.Option) -> list[str]:
-    given = option.envvar
-    return [given] if isinstance(given, str) else list(given or [])
 
 
 def _first_line(command: click.Command) -> str:

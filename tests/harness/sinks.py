@@ -36,6 +36,11 @@ def session() -> SparkSession:
     return spark
 
 
+def numbers(count: int, start: int = 0) -> Counter[bytes | None]:
+    """Count each value that `SinkStage.feed` writes once."""
+    return Counter(b"%d" % n for n in range(start, start + count))
+
+
 @dataclass
 class SinkStage:
     """Input and output of one test, and its queries; ``writers`` as for the sink."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from harness.brokers import Broker
 from harness.names import Names
-from harness.pipeline import READ_UNCOMMITTED, DrainView, Stage, Status
+from harness.pipeline import READ_UNCOMMITTED, READERS, DrainView, Stage, Status
 from harness.programs import until
 from harness.transactions import make_topics
 
@@ -24,7 +24,6 @@ from brew.orders import DISCOUNTS, PROFILE_OFFSET, profile
 from pipeline import profiles
 
 NONE = ("--master", "none")
-READERS = ["connector", "direct"]
 
 
 @dataclass(frozen=True)

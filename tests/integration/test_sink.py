@@ -15,7 +15,7 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.operate import json_of, pipeline
 from harness.pipeline import Stage
-from harness.sinks import WORDS, SinkStage
+from harness.sinks import WORDS, SinkStage, numbers
 from pyspark.sql import functions as sf
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
@@ -43,10 +43,6 @@ def make(broker: Broker, names: Names, tmp_path: Path) -> Any:
         return stage
 
     return make_stage
-
-
-def numbers(count: int, start: int = 0) -> Counter[bytes | None]:
-    return Counter(b"%d" % n for n in range(start, start + count))
 
 
 @BOTH

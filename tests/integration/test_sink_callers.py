@@ -16,7 +16,7 @@ import pytest
 from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import Stage
-from harness.sinks import SinkStage
+from harness.sinks import SinkStage, numbers
 from harness.transactions import STEP_S
 from harness.waiting import until
 from py4j.protocol import Py4JNetworkError
@@ -45,10 +45,6 @@ def it(request: pytest.FixtureRequest, broker: Broker, names: Names, tmp_path: P
 
 ONE = pytest.mark.parametrize("it", [1], ids=["one"], indirect=True)
 TASKS = pytest.mark.parametrize("it", ["tasks"], ids=["tasks"], indirect=True)
-
-
-def numbers(count: int, start: int = 0) -> Counter[bytes | None]:
-    return Counter(b"%d" % n for n in range(start, start + count))
 
 
 def rows(it: SinkStage, start: int, count: int) -> DataFrame:

@@ -16,7 +16,7 @@ import pytest
 from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import Stage
-from harness.sinks import SinkStage
+from harness.sinks import SinkStage, numbers
 from pyspark.sql import functions as sf
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
@@ -28,10 +28,6 @@ from brew.sink.batch import BatchJob, SinkCrash
 
 Patch = pytest.MonkeyPatch
 ROWS = 90
-
-
-def numbers(count: int) -> Counter[bytes | None]:
-    return Counter(b"%d" % n for n in range(count))
 
 
 # Scenes: what happens, and whether readers see what they should.

@@ -12,7 +12,7 @@ from harness.brokers import Broker
 from harness.names import Names
 from harness.pipeline import Stage
 from harness.records import write_unreadable
-from harness.sinks import SinkStage
+from harness.sinks import SinkStage, numbers
 from harness.transactions import STEP_S, make_topics
 from pyspark.sql import DataFrame
 
@@ -34,10 +34,6 @@ def it(request: pytest.FixtureRequest, broker: Broker, names: Names, tmp_path: P
 
 
 BOTH = pytest.mark.parametrize("it", [1, "tasks"], ids=["one", "tasks"], indirect=True)
-
-
-def numbers(count: int, start: int = 0) -> Counter[bytes | None]:
-    return Counter(b"%d" % n for n in range(start, start + count))
 
 
 def refusal(it: SinkStage, **run: Any) -> str:
