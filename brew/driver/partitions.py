@@ -192,6 +192,7 @@ class PartitionSurvey:
         self._next_note = 0.0
         self._outputs_due = Interval(_OUTPUTS_S)
         self._missing: list[str] = []
+        self._noted: list[str] = []
         self.last_positions: dict[int, int] = {}
         self.owned: Container[int] = ALL_PARTITIONS
 
@@ -325,13 +326,15 @@ class PartitionSurvey:
 
     def _report_missing_outputs(self) -> None:
         """Report output topics that have been deleted, long before transactions fail for --patience."""
-        missing, was = self.missing_outputs(), self._missing
-        self._missing = missing
+        seen = self.missing_outputs()
+        missing = [name for name in seen if name in self._missing]  # twice in a row: a broker may hear late of a topic
+        self._missing = seen
         self._shared.progress.missing(missing)
-        if missing and missing != was:
+        if missing and missing != self._noted:
             self._shared.view.note(
                 f"{missing_topics(missing)}; unless it is created, the run gives up when it has to write"
             )
+        self._noted = missing
 
     def report_blocking_transactions(self, partitions: Iterable[int]) -> None:
         """Report the upstream transactions that hold back these partitions, every few seconds."""

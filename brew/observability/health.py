@@ -143,6 +143,7 @@ def ready(program: Program, alive: Answer, waits: str = "") -> Answer:
 
 
 def missing_topics(names: Sequence[str]) -> str:
+    """Return the words for output topics that were deleted, everywhere the same."""
     return f"output topic {' and '.join(repr(name) for name in names)} does not exist any more"
 
 

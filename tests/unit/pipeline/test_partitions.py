@@ -137,11 +137,11 @@ def test_a_survey_reports_an_output_that_was_deleted_long_before_the_run_gives_u
     monkeypatch.setattr(run.survey, "_outputs_due", Interval(5, lambda: next(times)))
     run.look()
     run.cluster.deleted = ("out",)
-    run.look()
-    run.look()
+    for _ in range(3):
+        run.look()
     run.cluster.deleted = ()
     run.look()
-    assert reported == [[], ["out"], ["out"], []]
+    assert reported == [[], [], ["out"], ["out"], []], "once may be a broker that hears late of a topic"
     assert [note for note in run.view.notes if "'out' does not exist any more" in note] == run.view.notes
     assert len(run.view.notes) == 1
 
