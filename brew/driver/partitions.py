@@ -18,7 +18,6 @@ from brew.kafka.cluster import Groups
 from brew.kafka.offsets import committed, log_offsets
 from brew.kafka.topics import Topic, TopicSpec
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
-from brew.observability.health import missing_topics
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts, check, position_metadata
 from brew.preflight import checks, enforce
@@ -175,6 +174,11 @@ _BLOCKED_NOTE_S = 5.0
 _OUTPUTS_S = 5.0
 
 
+def missing_topics(names: Sequence[str]) -> str:
+    """Return the words for output topics that were deleted, everywhere the same."""
+    return f"output topic {' and '.join(repr(name) for name in names)} does not exist any more"
+
+
 class PartitionSurvey:
     """
     Reads and checks the state of the partitions.
@@ -329,7 +333,7 @@ class PartitionSurvey:
         seen = self.missing_outputs()
         missing = [name for name in seen if name in self._missing]  # twice in a row: a broker may hear late of a topic
         self._missing = seen
-        self._shared.progress.missing(missing)
+        self._shared.progress.missing(missing_topics(missing) if missing else "")
         if missing and missing != self._noted:
             self._shared.view.note(
                 f"{missing_topics(missing)}; unless it is created, the run gives up when it has to write"

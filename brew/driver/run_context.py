@@ -133,8 +133,8 @@ class RunProgress:
     def unanswered(self, reason: str) -> None:
         """Record that a survey failed because the brokers did not answer."""
 
-    def missing(self, topics: Sequence[str]) -> None:
-        """Record which output topics do not exist any more."""
+    def missing(self, which: str) -> None:
+        """Record which output topics do not exist any more, in words; nothing: all do."""
 
     def phase(self, phase: Phase, detail: str = "") -> None:
         """Record that the run has entered this phase."""

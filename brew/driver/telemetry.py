@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING
 
 from brew.attempt import COMMIT
@@ -72,8 +72,8 @@ class ObservedProgress(RunProgress):
     def unanswered(self, reason: str) -> None:
         self.recorder.unanswered(reason)
 
-    def missing(self, topics: Sequence[str]) -> None:
-        self.recorder.missing(topics)
+    def missing(self, which: str) -> None:
+        self.recorder.missing(which)
 
     def phase(self, phase: Phase, detail: str = "") -> None:
         if phase is Phase.STANDING_BY:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Container, Iterable, Sequence
 
 from brew.claims.heartbeater import ALL_PARTITIONS
 from brew.driver.limits import CircuitBreaker, GiveUpPolicy
-from brew.driver.partitions import PartitionSurvey
+from brew.driver.partitions import PartitionSurvey, missing_topics
 from brew.driver.run_context import RunContext
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused, TransformFailed
 from brew.kafka.topics import Topic
-from brew.observability.health import missing_topics
 from brew.outcome import GOOD, Outcome, Status
 from brew.planner import PartitionFacts, Plan, plan_ranges
 

@@ -94,7 +94,7 @@ class Program:
     """
     ``beat_at``: the program's last sign of life; ``unanswered_since`` and ``fatal`` as in `PartitionTimes`.
 
-    ``missing``: topics to write to that do not exist any more.
+    ``missing``: which topics to write to do not exist any more, in words.
     """
 
     phase: Phase
@@ -103,7 +103,7 @@ class Program:
     unanswered_since: float | None = None
     unanswered_reason: str = ""
     fatal: str = ""
-    missing: tuple[str, ...] = ()
+    missing: str = ""
 
 
 def live(program: Program, partitions: Sequence[PartitionStatus], bounds: Bounds, now: float) -> Answer:
@@ -136,15 +136,10 @@ def ready(program: Program, alive: Answer, waits: str = "") -> Answer:
     if program.unanswered_since is not None:
         return Answer(False, f"the brokers do not answer: {program.unanswered_reason}")
     if program.missing and alive.ok:
-        return Answer(False, f"{missing_topics(program.missing)}; it is created at the next start")
+        return Answer(False, f"{program.missing}; it is created at the next start")
     if waits and alive.ok:
         return Answer(False, f"every partition waits: {waits}")
     return Answer(alive.ok, alive.reason if not alive.ok else _words(program))
-
-
-def missing_topics(names: Sequence[str]) -> str:
-    """Return the words for output topics that were deleted, everywhere the same."""
-    return f"output topic {' and '.join(repr(name) for name in names)} does not exist any more"
 
 
 def started(program: Program) -> Answer:

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
@@ -73,10 +73,10 @@ class Recorder:
         with self._lock:
             self._program = replace(self._program, fatal=self._program.fatal or why)
 
-    def missing(self, topics: Sequence[str]) -> None:
-        """Record which topics to write to do not exist any more; none: all exist again."""
+    def missing(self, which: str) -> None:
+        """Record which topics to write to do not exist any more; nothing: all exist again."""
         with self._lock:
-            self._program = replace(self._program, missing=tuple(topics))
+            self._program = replace(self._program, missing=which)
 
     def unanswered(self, why: str, *, refresh: bool = True) -> None:
         """Record that the brokers did not answer; ``refresh``: the working loop asked, which is a sign of life."""

@@ -121,13 +121,13 @@ def test_brokers_or_a_store_that_are_away_make_a_program_unready_and_leave_it_al
 
 def test_a_topic_that_was_deleted_makes_a_program_unready_and_leaves_it_alive() -> None:
     """A run can't write until the topic exists again; a restart creates it, but its records are gone."""
-    program = Program(Phase.WORKING, 1000, missing=("out", "dead"))
+    program = Program(Phase.WORKING, 1000, missing="output topic 'out' does not exist any more")
     alive = live(program, [partition(0, PartitionState.IDLE)], BOUNDS, 1000)
     assert alive.ok
     answer = ready(program, alive)
     assert (answer.ok, answer.reason) == (
         False,
-        "output topic 'out' and 'dead' does not exist any more; it is created at the next start",
+        "output topic 'out' does not exist any more; it is created at the next start",
     )
 
 
