@@ -20,7 +20,7 @@ from harness.programs import until
 from brew.deadline import Deadline
 from brew.kafka.clients import consumer, producer
 from brew.kafka.kafka_python import raw_batches
-from brew.kafka.offsets import log_offsets
+from brew.kafka.offsets import committed_by, log_offsets
 from brew.names import READ_UNCOMMITTED, STEPS, TransactionalId
 from brew.observability.status import PartitionState, from_json
 from proof.wire.codec import Api
@@ -157,7 +157,8 @@ def test_a_partition_that_stands_still_with_work_turns_livez_red_until_it_moves(
     foreign.begin_transaction()
     member = consumer(stage.connection, stage.names.group, READ_UNCOMMITTED)
     positions = [TopicPartition(stage.names.input, 1, 0)]
-    member.committed(positions, 20)  # on a new broker, the next call would wait for the coordinator without end
+    # On a new broker, the next call would wait for the coordinator without end.
+    committed_by(stage.connection, stage.names.group, stage.names.input, [1], READ_UNCOMMITTED, Deadline(20))
     foreign.send_offsets_to_transaction(positions, member.consumer_group_metadata(), 20)
     member.close()
     stage.produce(stage.names.input, (0, b"gold-1", ORDER), (1, b"gold-2", ORDER))

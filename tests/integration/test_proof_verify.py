@@ -106,7 +106,6 @@ class TinyPipeline:
         group = consumer(self.connection, self.names.group, READ_UNCOMMITTED)
         ends = [TopicPartition(self.names.input, p, log.last_stable) for p, log in self.logs().items()]
         if offsets:
-            group.committed(ends, 20)  # on a new broker, the next call may wait for the coordinator without end
             writer.send_offsets_to_transaction(ends, group.consumer_group_metadata(), 20)
         group.close()
         if abort:
