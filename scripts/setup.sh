@@ -87,12 +87,16 @@ if command -v flock >/dev/null; then # two commands at once: the second waits an
 fi
 check_java
 is_current $python_stamp "$python_now" || make_python
-# The tools of development are installed meanwhile; nothing here needs them.
+# The tools of development are installed meanwhile; nothing here needs them. Its process group ends with this script: after
+# Ctrl-C, it would go on, and write stamps for what it could not make.
+set -m
 {
     is_current $jvm_stamp "$jvm_now" || fetch_jvm
     is_current $archive_stamp "$archive_now" || make_archives
 } &
 jvm=$!
+set +m
+trap 'kill -- -"$jvm" 2>/dev/null || true' EXIT
 is_current $python_stamp "$python_now" || add_tools
 wait "$jvm"
 say "ready (${SECONDS} s)"
