@@ -142,21 +142,37 @@ def test_more_tasks_than_slots_can_use_are_joined_with_their_state(make: Any) ->
     assert it.totals() == sorted(((word.encode(), n) for word in WORDS for n in (10, 20)), key=str)
 
 
+def by_sparks_own_sink(it: SinkStage) -> None:
+    options = {"kafka.bootstrap.servers": it.stage.broker.bootstrap, "topic": it.stage.names.output}
+    writer = it.counted().writeStream.format("kafka").options(**options).outputMode("update")
+    query = writer.option("checkpointLocation", str(it.checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination()
+
+
 def test_sparks_own_sink_writes_such_a_batch_twice(make: Any) -> None:
     """The control of the test before: what makes the difference is the sink."""
     it = make()
     it.feed(40)
-
-    def run() -> None:
-        options = {"kafka.bootstrap.servers": it.stage.broker.bootstrap, "topic": it.stage.names.output}
-        writer = it.counted().writeStream.format("kafka").options(**options).outputMode("update")
-        query = writer.option("checkpointLocation", str(it.checkpoint)).trigger(availableNow=True).start()
-        query.awaitTermination()
-
-    run()
+    by_sparks_own_sink(it)
     it.forget_last_commit()
-    run()
+    by_sparks_own_sink(it)
     assert Counter(it.totals()) == Counter({(word.encode(), 10): 2 for word in WORDS})
+
+
+def test_a_query_moves_from_sparks_own_sink_and_back_without_a_duplicate(make: Any) -> None:
+    """Its checkpoint and state stay: the way that docs/guide/sink.md describes, where no batch is in flight."""
+    it = make("tasks")
+    it.feed(40)
+    by_sparks_own_sink(it)
+    it.feed(40, start=40)
+    with pytest.raises(Refused, match=r"call start_at\(1\)"):
+        it.run(it.counted(), it.sink(), "update")
+    sink = it.sink()
+    sink.start_at(1)
+    it.run(it.counted(), sink, "update")
+    it.feed(40, start=80)
+    by_sparks_own_sink(it)
+    assert it.totals() == sorted(((word.encode(), n) for word in WORDS for n in (10, 20, 30)), key=str)
 
 
 @BOTH
