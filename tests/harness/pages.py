@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -17,6 +19,7 @@ _CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _PATH = re.compile(r"\.?[\w-][\w.-]*(/[\w.-]+)*/?")
 _SUFFIXES = {".md", ".py", ".sh", ".xml", ".toml", ".yml", ".txt", ".svg", ".awk", ".json", ".jsa"}
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SHELL = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CALL = re.compile(
     r"(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\S+/)?(?:python3? -m (?P<module>\w+)|brew-(?P<script>\w+)|(?P<brew>brew))(?: |$)"
@@ -110,6 +113,28 @@ def _unknown_words(program: str, command: click.Command, words: list[str]) -> li
     known = {name for parameter in command.get_params(context) for name in parameter.opts + parameter.secondary_opts}
     given = [word.partition("=")[0] for word in words if re.match(r"--[a-z]", word)]
     return [] if command.ignore_unknown_options else [" ".join([*path, name]) for name in given if name not in known]
+
+
+def broken_examples(text: str) -> list[str]:
+    """Return Python blocks that do not parse, and names of brew in them that do not exist."""
+    broken = []
+    for block in _PYTHON.findall(text):
+        try:
+            nodes = list(ast.walk(ast.parse(block)))
+        except SyntaxError as error:
+            broken.append(f"{error.msg}: {error.text}")
+            continue
+        named = [place for node in nodes for place in _names_of_brew(node)]
+        broken += [f"{module}.{name}" for module, name in named if not hasattr(importlib.import_module(module), name)]
+    return broken
+
+
+def _names_of_brew(node: ast.AST) -> Iterator[tuple[str, str]]:
+    match node:
+        case ast.ImportFrom(module=str(module), names=names) if module.partition(".")[0] == "brew":
+            yield from ((module, one.name) for one in names)
+        case ast.Attribute(value=ast.Name(id="brew"), attr=name):
+            yield "brew", name
 
 
 def named_tests(text: str) -> list[str]:

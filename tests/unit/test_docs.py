@@ -167,7 +167,7 @@ def test_the_versions_of_the_decision_are_those_that_are_pinned() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_mentions_exists(page: Path) -> None:
-    """Links, files, tests, make targets, variables, commands; nothing of one machine only, or that nobody rounded."""
+    """Links, files, tests, targets, variables, commands, examples; nothing of one machine, or that nobody rounded."""
     text = page.read_text()
     defined = "\n".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
     assert pages.dead_links(text, page.parent) == []
@@ -175,6 +175,7 @@ def test_what_a_page_mentions_exists(page: Path) -> None:
     assert unknown_targets(text, MAKEFILE) == []
     assert unknown_variables(text, MAKEFILE) == []
     assert unknown_commands(text, PROGRAMS) == []
+    assert pages.broken_examples(text) == []
     assert [test for test in named_tests(text) if f"def {test}(" not in defined] == []
     assert pages.machine_paths(text) == []
     assert pages.unrounded(text) == []
@@ -238,6 +239,9 @@ def test_the_glossary_is_sorted_and_says_each_word_once() -> None:
             "```sh\nX=1 .venv/bin/python -m proof sed --count 1  # --x\nbrew-sandbox up \\\n --port 0 --prt 1\n```",
             ["proof sed", "sandbox up --prt"],
         ),
+        (pages.broken_examples, "```python\nimport brew\nbrew.Sink()\n```", ["brew.Sink"]),
+        (pages.broken_examples, "```python\nfrom brew.lookup import Table, Row\n```", ["brew.lookup.Row"]),
+        (pages.broken_examples, "```python\nx = \n```", ["invalid syntax: x = \n"]),
         (named_tests, "`test_a` and test_b", ["test_a"]),
         (pages.machine_paths, "in /home/me/x or ./home/", ["/home/me/x"]),
     ],
