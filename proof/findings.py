@@ -92,6 +92,12 @@ class Findings:
         if len(kept) < _KEPT:
             kept.append(Finding(name, *location, evidence, *(key or (None, None))))
 
+    def take(self, other: Findings) -> None:
+        """Add the findings of another."""
+        self.totals += other.totals
+        for name, some in other._first.items():
+            self._first[name] = [*self._first.get(name, ()), *some][:_KEPT]
+
     def first(self) -> list[Finding]:
         """Return twenty findings at most, an equal share for each name; but at least one for each."""
         share = max(1, _KEPT // max(1, len(self._first)))

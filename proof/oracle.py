@@ -10,6 +10,7 @@ An output names the profile that it was enriched with. If compaction has removed
 from __future__ import annotations
 
 import json
+import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
@@ -185,6 +186,23 @@ def beyond(value: bytes, max_bytes: int, max_depth: int) -> Reason | None:
         else:
             quoted = byte == _QUOTE
     return None
+
+
+_M, _SEED, _32_BITS, _31_BITS = 0x5BD1E995, 0x9747B28C, 0xFFFFFFFF, 0x7FFFFFFF
+
+
+def key_hash(key: bytes) -> int:
+    """Return the key's murmur2 hash; modulo the number of partitions, it is the partition, as in Java's client."""
+    whole = len(key) & ~3
+    found = _SEED ^ len(key)
+    for (word,) in struct.iter_unpack("<I", key[:whole]):
+        mixed = word * _M & _32_BITS
+        mixed = (mixed ^ mixed >> 24) * _M & _32_BITS
+        found = found * _M & _32_BITS ^ mixed
+    if rest := key[whole:]:
+        found = (found ^ int.from_bytes(rest, "little")) * _M & _32_BITS
+    found = (found ^ found >> 13) * _M & _32_BITS
+    return (found ^ found >> 15) & _31_BITS
 
 
 _TIERS = tuple(DISCOUNTS)

@@ -195,7 +195,7 @@ def verify(connection: Connection, claim: PipelineUnderTest, deadline: Deadline,
     with _uncollected():
         # After the snapshot, so that the profiles of all its outputs are below the ends read now.
         profiles = None if asked.profiles is None else _profiles(connection, asked.profiles, deadline)
-        checker = Checker(_facts(claim, logs, asked, profiles), acknowledged, oracle)
+        checker = Checker(_facts(connection, claim, logs, asked, profiles, deadline), acknowledged, oracle)
         unseen = _read(connection, claim, logs, checker, deadline)
     checker.finish()
     check_readers(_entries(asked), checker.layouts, checker.found, acknowledged)
@@ -231,7 +231,14 @@ def _profiles(connection: Connection, topic: str, deadline: Deadline) -> Profile
     return profiles
 
 
-def _facts(claim: PipelineUnderTest, logs: Snapshot, asked: VerifyOptions, profiles: Profiles | None) -> BrokerFacts:
+def _facts(
+    connection: Connection,
+    claim: PipelineUnderTest,
+    logs: Snapshot,
+    asked: VerifyOptions,
+    profiles: Profiles | None,
+    deadline: Deadline,
+) -> BrokerFacts:
     return BrokerFacts(
         *(claim.input, claim.output, claim.dead_letter, logs.input, logs.committed),
         output_partitions=len(logs.downstream[claim.output]),
@@ -243,7 +250,16 @@ def _facts(claim: PipelineUnderTest, logs: Snapshot, asked: VerifyOptions, profi
         healed_ms=tuple(int(seconds * 1000) for seconds in asked.healed_at),
         profiles=profiles,
         also_output=claim.also_output,
+        compacted=_is_compacted(connection, claim.input, deadline),
     )
+
+
+def _is_compacted(connection: Connection, topic: str, deadline: Deadline) -> bool:
+    """Return whether compaction may remove records; without the right to read the topic's settings: no."""
+    try:
+        return "compact" in topics.cleanup_policy(admin(connection), topic, deadline)
+    except BrewError:
+        return False
 
 
 def _read(

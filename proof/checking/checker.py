@@ -80,7 +80,7 @@ class Checker:
             raw = RawLog(topic, partition, self.found, self.endings, strict=self._facts.strict)
             log = self._facts.downstream.get(topic, {}).get(partition)
             layout = Layout(log.first if log else 0) if self._facts.journals else None
-            found = self._streams[topic, partition] = Stream(raw, self._wrote, layout)
+            found = self._streams[topic, partition] = Stream(raw, self._wrote, layout, log.first if log else 0)
         return found
 
     def _wrote(self, source_partition: int, attempt: Attempt) -> None:
@@ -120,9 +120,17 @@ class Checker:
                 self._open(attempt)
         for attempt in self.offsets.open():
             self._open(attempt)
+        gone = self._gone
         for partition, position in self._positions.items():
-            position.ended(sorted(self._compared.lost[partition]))
+            position.ended([] if gone else sorted(self._compared.lost[partition]))
         self.endings.report()
+
+    @property
+    def _gone(self) -> list[str]:
+        """The reasons why downstream records may be gone without being lost; complete once the logs have ended."""
+        compacted = sorted(location for location, stream in self._streams.items() if stream.compacted)
+        advice = "so records are missing; set the topic's cleanup.policy to delete"
+        return [*self._facts.doubts, *(f"{topic}[{p}] was compacted, {advice}" for topic, p in compacted)]
 
     def _open(self, attempt: Attempt) -> None:
         self.endings.counts["open_transactions"] += 1
@@ -147,7 +155,7 @@ class Checker:
     def _lost_commits(self) -> None:
         """Report records that are missing although their commit was acknowledged."""
         reported = set()
-        for partition, lost in self._compared.lost.items():
+        for partition, lost in () if self._gone else self._compared.lost.items():
             for offset in lost:
                 held = self._acknowledged.holding(partition, offset)
                 if held is not None and (partition, held) not in reported:
@@ -172,6 +180,13 @@ class Checker:
             self._stuck()
         self._lost_commits()
         self.offsets.compare(self._facts.committed)
+        for partition in self._compared.unplaced.keys() - self._deleted:
+            self.found.take(self._compared.unplaced[partition])
+
+    @property
+    def _deleted(self) -> set[int]:
+        """The partitions whose committed offset was deleted, by hand or because it expired."""
+        return {p for p, position in self._positions.items() if self.offsets.readable and position.logged is None}
 
     @property
     def _outputs(self) -> int:
@@ -203,6 +218,23 @@ class Checker:
                 f"the sources of {quantity(compared.unverifiable, 'output')} are below the input's log start "
                 "(retention) and can't be compared; verify earlier, or raise the input's retention"
             )
+        if compared.replaced:
+            doubts.append(
+                f"the sources of {quantity(compared.replaced, 'output')} are not in {topic}, which is compacted, and "
+                "can't be compared; verify earlier, or set the topic's cleanup.policy to delete"
+            )
+        if compared.elsewhere:
+            outputs = quantity(compared.elsewhere, "output")
+            doubts.append(
+                f"{outputs} in another partition than their key's, as if the topic had had fewer partitions; if it was "
+                "not expanded, the order of keys is broken"
+            )
+        for partition in sorted(compared.unplaced.keys() & self._deleted):
+            outputs = quantity(compared.unplaced[partition].totals[Name.OFFSET_BEHIND], "output")
+            doubts.append(
+                f"the committed offset of {topic}[{partition}] was deleted or has expired, so {outputs} can't be "
+                "compared with it; run the pipeline with --on-missing-position restore, then verify again"
+            )
         for partition, log in sorted(self._facts.logs.items()):
             position = self._facts.committed.get(partition)
             if position is not None and position < log.first:
@@ -225,7 +257,8 @@ class Checker:
         if self._transformed is not None:
             doubts += self._transformed.doubts
             notes = [*notes, *self._transformed.notes]
-        if self._facts.doubts and Name.LOST in totals:
+        gone = self._gone
+        if gone and Name.LOST in totals:
             lost = totals.pop(Name.LOST)
             findings = [finding for finding in findings if finding.name is not Name.LOST]
             doubts.append(f"{quantity(lost, 'input')} without output, which the following may explain")
@@ -237,7 +270,7 @@ class Checker:
             unverifiable=compared.unverifiable,
             totals=totals,
             findings=findings,
-            doubts=[*doubts, *self._facts.doubts, *unseen],
+            doubts=[*doubts, *gone, *unseen],
             notes=[*self.offsets.notes, *notes],
             counts=self.counts,
             recovery_s=[

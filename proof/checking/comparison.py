@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from itertools import groupby
 from operator import itemgetter
 
 from brew.offsets import HEADER_OFFSET, SourcePosition
 from brew.orders import Reason
-from brew.records import ERROR_OMITTED, ERROR_OMITTED_HEADERS, ERROR_REASON
+from brew.records import (
+    ERROR_EXCEPTION,
+    ERROR_MESSAGE,
+    ERROR_OFFSET,
+    ERROR_OMITTED,
+    ERROR_OMITTED_HEADERS,
+    ERROR_PARTITION,
+    ERROR_REASON,
+    ERROR_TOPIC,
+)
 from proof.checking.input_partition import BrokerFacts, Headers, InputPartition, Record, Row, Stream, at
 from proof.findings import Findings, Name
-from proof.oracle import Profiles, appended, unjustified, wrong_enrichment
+from proof.oracle import Profiles, appended, key_hash, unjustified, wrong_enrichment
 
 ExactMatch = Callable[[Row, Row], bool]
 
+_LETTER_HEADERS = frozenset(
+    {ERROR_REASON, ERROR_EXCEPTION, ERROR_MESSAGE, ERROR_TOPIC, ERROR_PARTITION, ERROR_OFFSET}
+    | {ERROR_OMITTED, ERROR_OMITTED_HEADERS}
+)
 
-def exact_match(topic: str, partition: int) -> ExactMatch:
+
+def exact_match(topic: str, partition: int, partitions: int = 0) -> ExactMatch:
     """
     Return a function that recognizes correct outputs of one input partition in the common case, byte by byte.
 
-    True: the output is certainly correct. False: it needs a full comparison.
+    True: the output is certainly correct. False: it needs a full comparison. ``partitions``: how many the output has,
+    if the key selects one of them.
     """
     source: Headers = [*SourcePosition(topic, partition, 0).headers()[:-1]]
 
@@ -34,6 +50,7 @@ def exact_match(topic: str, partition: int) -> ExactMatch:
             and out_value is not None
             and out_headers == [*headers, *source, (HEADER_OFFSET, b"%d" % offset)]
             and appended(key, value, out_value)
+            and (not partitions or not key or key_hash(key) % partitions == out[0])
         )
 
     return matches
@@ -72,9 +89,17 @@ def wrong_letter_frame(came: Record, out: Record, source: SourcePosition) -> str
         return "the first headers are not the input's"
     if added[-len(behind) :] != behind:
         return "the last headers are not the source headers"
+    between = added[: -len(behind)]
+    as_source = dict(zip((ERROR_TOPIC, ERROR_PARTITION, ERROR_OFFSET), [value for _, value in behind], strict=False))
+    for name, value in between:
+        if name not in _LETTER_HEADERS or [known for known, _ in between].count(name) > 1:
+            return f"header {name} does not belong between the input's and the source headers, or is there twice"
+        if as_source.get(name, value) != value:
+            return f"header {name} is {value!r}, should be {as_source[name]!r}"
     if out.key != came.key:
         return f"key is {out.key!r}, should be {came.key!r}"
-    if out.value != came.value and not _omitted(came, out, dict(added).get(ERROR_OMITTED)):
+    omitted = dict(between).get(ERROR_OMITTED)
+    if (out.value != came.value or omitted is not None) and not _omitted(came, out, omitted):
         return "the value differs from the input's"
     return wrong_time(came.created, out)
 
@@ -109,15 +134,21 @@ _partition = itemgetter(0)
 
 
 class Comparison:
-    """Compares inputs and outputs, interleaved in any way; lost inputs are known once both have ended."""
+    """
+    Compares inputs and outputs, interleaved in any way; lost inputs are known once both have ended.
+
+    ``unplaced``: outputs of partitions without a committed offset. ``elsewhere`` counts outputs that are where their
+    key was if the topic had fewer partitions then, ``replaced`` those whose input compaction may have removed.
+    """
 
     def __init__(self, facts: BrokerFacts, found: Findings, lanes: dict[int, InputPartition]) -> None:
         self._facts, self._found, self._lanes = facts, found, lanes
-        fast = facts.profiles is None
-        self._exact: dict[int, ExactMatch] = {p: exact_match(facts.input, p) if fast else _no_match for p in lanes}
         self._same_shape = facts.output_partitions == len(lanes)
+        hashed, fast = 0 if self._same_shape else facts.output_partitions, facts.profiles is None
+        self._exact = {p: exact_match(facts.input, p, hashed) if fast else _no_match for p in lanes}
         self._downstream_open = True
-        self.inputs = self.backlog = self.unverifiable = 0
+        self.inputs = self.backlog = self.unverifiable = self.elsewhere = self.replaced = 0
+        self.unplaced: defaultdict[int, Findings] = defaultdict(Findings)
         self.lost: dict[int, list[int]] = {p: [] for p in lanes}
 
     def take_inputs(self, records: Iterable[Row]) -> None:
@@ -215,13 +246,11 @@ class Comparison:
         """Find the input of one downstream record, whose source is in the readable part of the input."""
         lane = self._lanes[source.partition]
         if source.offset >= self._facts.position(source.partition):
-            committed = self._facts.committed.get(source.partition)
-            evidence = f"its source {at(source)} was output, but the committed offset is {committed}"
             if source.offset in lane.behind:
                 self._duplicate(stream, record, source)
                 return
             lane.behind.add(source.offset)
-            self._add(Name.OFFSET_BEHIND, stream, record, evidence)
+            self._behind(stream, record, source)
             stream.note(source.partition, source.offset, source.offset, 1)
         elif source.offset >= lane.read:
             if source.offset in lane.early:
@@ -237,6 +266,13 @@ class Comparison:
         else:
             self._phantom(stream.topic, record, source.partition, source.offset)
 
+    def _behind(self, stream: Stream, record: Record, source: SourcePosition, name: Name = Name.OFFSET_BEHIND) -> None:
+        """Report an output above the committed offset; if there is none, it may turn out to be deleted."""
+        committed = self._facts.committed.get(source.partition)
+        found = self._found if committed is not None or name is Name.DUPLICATE else self.unplaced[source.partition]
+        evidence = f"its source {at(source)} was output, but the committed offset is {committed}"
+        found.add(name, (stream.topic, record.partition, record.offset), evidence, stream.key)
+
     def _duplicate(self, stream: Stream, record: Record, source: SourcePosition) -> None:
         self._add(Name.DUPLICATE, stream, record, f"its source {at(source)} came out before")
 
@@ -247,9 +283,21 @@ class Comparison:
             self._add(Name.NONMONOTONIC, stream, record, f"its source {at(source)} was output after offset {before}")
         else:
             stream.last[source.partition] = source.offset
-        if stream.topic == self._facts.output and self._same_shape and record.partition != source.partition:
-            evidence = f"its source {at(source)} belongs in output partition {source.partition}, "
-            self._add(Name.NONMONOTONIC, stream, record, evidence + "to keep the order of its key")
+        if stream.topic != self._facts.output:
+            return
+        place = source.partition if self._same_shape else self._place_of(record, self._facts.output_partitions)
+        if record.partition != place:
+            evidence = f"its source {at(source)} belongs in output partition {place}, to keep the order of its key"
+            self._add(Name.NONMONOTONIC, stream, record, evidence)
+
+    def _place_of(self, out: Record, partitions: int) -> int:
+        """Return the partition of the record's key among so many, or its own where that may be right."""
+        if not out.key or not partitions or (place := (hashed := key_hash(out.key)) % partitions) == out.partition:
+            return out.partition
+        if any(hashed % fewer == out.partition for fewer in range(out.partition + 1, partitions)):
+            self.elsewhere += 1
+            return out.partition
+        return place
 
     def _compare(self, came: Row, topic: str, row: Row) -> None:
         record, before = Record(*row), Record(*came)
@@ -276,6 +324,9 @@ class Comparison:
             self._phantom(topic, Record(*row), partition, offset)
 
     def _phantom(self, topic: str, record: Record, partition: int, offset: int) -> None:
+        if self._facts.compacted:
+            self.replaced += 1
+            return
         evidence = f"its source {self._facts.input}[{partition}] offset {offset} is not a visible record "
         location = topic, record.partition, record.offset
         self._found.add(Name.PHANTOM, location, evidence + "(aborted, or never written)")

@@ -49,7 +49,8 @@ class BrokerFacts:
     dead-letter partitions. ``settled``: nothing is running, and every transaction has had time to end. ``strict``: a
     producer epoch is used for one transaction only. ``journals``: keep layouts to compare with readers' journals, a few
     bytes per run of visible records. ``healed_ms``: when faults ended, by the brokers' clocks. ``profiles``: the source
-    of tiers, instead of the records' keys. ``also_output``: further output topics.
+    of tiers, instead of the records' keys. ``also_output``: further output topics. ``compacted``: newer inputs may
+    have replaced older ones.
     """
 
     input: str
@@ -66,6 +67,7 @@ class BrokerFacts:
     healed_ms: tuple[int, ...] = ()
     profiles: Profiles | None = None
     also_output: tuple[str, ...] = ()
+    compacted: bool = False
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -234,14 +236,22 @@ Wrote = Callable[[int, Attempt], None]
 
 
 class Stream:
-    """One downstream partition; raw batches must come before their records, or transactions are unknown."""
+    """
+    One downstream partition; raw batches must come before their records, or transactions are unknown.
 
-    def __init__(self, raw: RawLog, wrote: Wrote, layout: Layout | None) -> None:
+    ``first``: the log's first offset. ``compacted``: records between that and the last batch are gone.
+    """
+
+    def __init__(self, raw: RawLog, wrote: Wrote, layout: Layout | None, first: int = 0) -> None:
         self.topic, self.partition = raw.topic, raw.partition
         self._raw, self._wrote = raw, wrote
         self.layout = layout
-        self._spans: deque[tuple[int, Attempt]] = deque()
+        # (last offset, transaction) of each batch; None: written outside of transactions.
+        self._spans: deque[tuple[int, Attempt | None]] = deque()
         self._attempt: Attempt | None = None
+        self._outside = -1
+        self._next = first
+        self.compacted = False
         self.upto = -1
         self.last: dict[int, int] = {}
         if layout is not None:
@@ -256,10 +266,13 @@ class Stream:
         """Take in raw batches in log order."""
         spans = self._spans
         for batch in batches:
+            if batch.base_offset > self._next or batch.records <= batch.last_offset - batch.base_offset:
+                self.compacted = True
+            self._next = batch.last_offset + 1
             attempt = self._raw.take(batch)
-            if attempt is not None:
-                if self.layout is not None:
-                    attempt.spans.append((batch.base_offset, batch.last_offset))
+            if attempt is not None and self.layout is not None:
+                attempt.spans.append((batch.base_offset, batch.last_offset))
+            if not batch.control:
                 if spans and spans[-1][1] is attempt:
                     spans.pop()
                 spans.append((batch.last_offset, attempt))
@@ -281,16 +294,9 @@ class Stream:
         spans = self._spans
         while spans and spans[0][0] < offset:
             spans.popleft()
-        if not spans:
-            self._attempt, self.upto = None, offset
-            return
-        self.upto, attempt = spans[0]
-        if offset < attempt.first:
-            # A non-transactional record before the next transaction.
-            self._attempt, self.upto = None, attempt.first - 1
-            return
-        self._attempt = attempt
-        if attempt.visible < 0:
+        self.upto, attempt = spans[0] if spans else (offset, None)
+        self._attempt, self._outside = attempt, offset if spans and attempt is None else -1
+        if attempt is not None and attempt.visible < 0:
             attempt.visible = offset
             if attempt.status == ABORT:
                 self._raw.aborted_read(attempt, offset)
@@ -299,6 +305,9 @@ class Stream:
         """Add ``count`` records with these sources to the current transaction."""
         attempt = self._attempt
         if attempt is None:
+            if self._outside >= 0:
+                self._raw.outside(self._outside)
+                self._outside = -1
             return
         known = attempt.sources.get(source_partition)
         if known is None:

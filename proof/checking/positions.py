@@ -196,7 +196,9 @@ class OffsetLog:
 
     def _ended(self, attempt: Attempt) -> None:
         if attempt.status == COMMIT:
-            for partition, until, sent_at in attempt.commits:
+            # Of several offsets in one transaction the coordinator keeps the last.
+            last = {partition: (until, sent_at) for partition, until, sent_at in attempt.commits}
+            for partition, (until, sent_at) in last.items():
                 position = self._positions[partition]
                 # Coordinators keep the offset whose record comes later in the log, whenever the transaction ends.
                 overtaken = position.by_hand and sent_at < self._set_by_hand_at.get(partition, -1)

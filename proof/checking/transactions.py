@@ -183,6 +183,10 @@ class RawLog:
         evidence = "a read_committed reader returned it, but its transaction was aborted"
         self._found.add(Name.ABORTED_READ, (self.topic, self.partition, offset), evidence, attempt.key)
 
+    def outside(self, offset: int) -> None:
+        evidence = "written outside of any transaction, so nothing ties it to its offset"
+        self._found.add(Name.TORN, (self.topic, self.partition, offset), evidence)
+
     def open(self) -> list[Attempt]:
         """Return the transactions that have not ended."""
         return [attempt for some in self._open.values() for attempt in some]

@@ -187,12 +187,8 @@ class TransformComparison(Comparison):
 
     def _match(self, stream: Stream, record: Record, source: SourcePosition) -> None:
         if source.offset >= self._facts.position(source.partition):
-            committed = self._facts.committed.get(source.partition)
-            name = Name.DUPLICATE if source in self._ahead else Name.OFFSET_BEHIND
+            self._behind(stream, record, source, Name.DUPLICATE if source in self._ahead else Name.OFFSET_BEHIND)
             self._ahead.add(source)
-            self._add(
-                name, stream, record, f"its source {at(source)} was output, but the committed offset is {committed}"
-            )
             stream.note(source.partition, source.offset, source.offset, 1)
         elif source.offset >= self._lanes[source.partition].read:
             key = source.offset, source.index
@@ -265,10 +261,10 @@ class TransformComparison(Comparison):
             return f"headers are {[name for name, _ in out.headers]}, should be the function's and then source headers"
         if (wrong := wrong_time(wanted.timestamp or entry.came.created, out)) is not None:
             return wrong
-        same_shape = len(self._facts.downstream.get(topic, ())) == len(self._lanes)
-        if same_shape and wanted.key == entry.came.key and out.partition != source.partition:
-            return f"it belongs in partition {source.partition}, to keep the order of its key"
-        return None
+        partitions = len(self._facts.downstream.get(topic, ()))
+        kept = partitions == len(self._lanes) and wanted.key == entry.came.key
+        place = source.partition if kept else self._place_of(out, partitions)
+        return None if out.partition == place else f"it belongs in partition {place}, to keep the order of its key"
 
     def _wrong_letter(self, entry: _Pending, out: Record, source: SourcePosition) -> str | None:
         added = dict(letter_headers(entry.came, out) or ())

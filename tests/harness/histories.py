@@ -16,6 +16,7 @@ from proof.checking.checker import Checker
 from proof.checking.input_partition import BrokerFacts, Record
 from proof.checking.journals import Acknowledged, check_fired, check_readers, check_secrets, check_stalls
 from proof.findings import Report
+from proof.oracle import key_hash
 from proof.seed import orders, spoiled
 
 
@@ -115,7 +116,8 @@ def random_plan(seed: int, partitions: int = 2, shape: int | None = None, per_pa
             kind = dice.randrange(10)
             key, value = order(number) if kind >= 4 else spoiled(order(number), kind)
             record = Record(p, offset, key, value, OLD if dice.random() < 0.2 else [], 1000 + number)
-            records.append((record, _result(record, kind, p if shape in {None, partitions} else number % (shape or 1))))
+            target = p if shape in {None, partitions} else key_hash(key) % (shape or 1)
+            records.append((record, _result(record, kind, target)))
             offset, number = offset + 1, number + 1
         world.inputs += [record for record, _ in records]
         world.logs[p] = LogOffsets(first, offset + 2, offset + 2)

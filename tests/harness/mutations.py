@@ -227,6 +227,14 @@ def show_an_aborted_record(_plan: HistoryPlan, made: History) -> None:
     made.visible[topic] = sorted([*made.visible[topic], row], key=lambda one: one[:2])
 
 
+def write_outside_of_a_transaction(plan: HistoryPlan, made: History) -> None:
+    """One record of a range, amid its transaction's, comes from a producer without transactions."""
+    topic, row = plan.pick(3).wrote[1]
+    batches = made.batches[topic, row.partition]
+    index = next(n for n, one in enumerate(batches) if one.base_offset == row.offset)
+    batches[index] = replace(batches[index], producer_id=-1, producer_epoch=-1, transactional=False)
+
+
 def read_an_aborted_record(_plan: HistoryPlan, made: History) -> None:
     topic, row = made.hidden[-1]
     made.entries.append(read_line(21, topic, row.partition, [(row.offset, 0, 1)]))
@@ -331,6 +339,7 @@ def leak(_plan: HistoryPlan, made: History) -> None:
 LOG_MUTATIONS: list[tuple[LogMutation, Name]] = [
     (roll_back_an_acknowledged_range, Name.LOST_COMMIT),
     (show_an_aborted_record, Name.ABORTED_READ),
+    (write_outside_of_a_transaction, Name.TORN),
     (read_an_aborted_record, Name.ABORTED_READ),
     (skip_in_a_poll, Name.POLL_SKIP),
     (go_back_in_a_poll, Name.NONMONOTONIC_POLL),

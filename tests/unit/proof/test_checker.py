@@ -47,6 +47,7 @@ class History:
         first()
         second()
         assert checker.in_flight == 0
+        checker.finish()
         return checker.report()
 
 

@@ -12,13 +12,22 @@ from brew.cluster import OffsetBatch, OffsetCommit
 from brew.journal import Entry, Phase, Run, Step
 from brew.offsets import LogOffsets, SourcePosition
 from brew.orders import Reason
-from brew.records import ERROR_OMITTED, ERROR_OMITTED_HEADERS, ERROR_REASON
+from brew.records import (
+    ERROR_EXCEPTION,
+    ERROR_MESSAGE,
+    ERROR_OFFSET,
+    ERROR_OMITTED,
+    ERROR_OMITTED_HEADERS,
+    ERROR_PARTITION,
+    ERROR_REASON,
+    ERROR_TOPIC,
+)
 from proof.checking.checker import Checker
 from proof.checking.comparison import wrong_dead_letter, wrong_output
 from proof.checking.input_partition import BrokerFacts, InputPartition, Layout, Record, Stream
 from proof.checking.journals import Acknowledged, check_readers
 from proof.checking.positions import OffsetLog, Positions
-from proof.checking.transactions import Endings, RawLog
+from proof.checking.transactions import Attempt, Endings, RawLog
 from proof.findings import Finding, Findings, Name, Verdict
 from proof.oracle import beyond, wrong_enrichment
 
@@ -122,6 +131,43 @@ def test_a_record_before_a_transaction_is_none_of_it_and_the_next_one_is_its_fir
             stream.move_to(offset)
         shown.append((stream.upto, stream.key))
     assert shown == [(-1, None), (0, None), (2, (7, 5)), (2, (7, 5)), (3, None)]
+
+
+def test_records_that_no_transaction_wrote_are_torn_once_a_batch(log: Log) -> None:
+    """Before, amid and behind a transaction's; not where the raw log is not known."""
+    stream = Stream(log.raw, lambda *_: None, None)
+    stream.batches([batch(0, 2, (-1, -1)), batch(2), batch(3, 2, (-1, -1)), batch(5), batch(6, marker="commit")])
+    stream.batches([batch(7, 1, (-1, -1))])
+    keys = []
+    for offset in (0, 1, 2, 3, 4, 5, 7, 8):
+        if offset > stream.upto:
+            stream.move_to(offset)
+        stream.note(0, offset, offset, 1)
+        keys.append(stream.key)
+    assert keys == [None, None, (7, 0), None, None, (7, 0), None, None]
+    evidence = "written outside of any transaction, so nothing ties it to its offset"
+    assert log.found.first() == [Finding(Name.TORN, "out", 0, offset, evidence) for offset in (0, 3, 7)]
+    assert not stream.compacted
+
+
+@pytest.mark.parametrize(
+    ("first", "batches", "compacted"),
+    [
+        (0, [batch(0, 2), batch(2)], False),
+        (1, [batch(0, 2), batch(2)], False),
+        (2, [batch(2)], False),
+        (0, [batch(1)], True),
+        (2, [batch(3)], True),
+        (0, [batch(0, 2), batch(3)], True),
+        (0, [replace(batch(0, 2), records=1)], True),
+        (0, [batch(0), batch(1, marker="commit"), batch(2)], False),
+    ],
+)
+def test_a_log_with_holes_was_compacted(first: int, batches: list[Any], compacted: bool, log: Log) -> None:
+    """Retention may cut the first batch, and nothing else."""
+    stream = Stream(log.raw, lambda *_: None, None, first)
+    stream.batches(batches)
+    assert stream.compacted is compacted
 
 
 def test_records_of_a_transaction_without_an_end_count_as_aborted_for_readers(log: Log) -> None:
@@ -237,6 +283,24 @@ def test_an_offset_that_a_transaction_deletes_is_a_new_start(offsets: Offsets) -
     offsets.commit(OffsetCommit(0, None))
     assert offsets.position.by_hand
     assert offsets.position.last is None
+
+
+@pytest.mark.parametrize(
+    ("sent", "named"), [((4, 6), {}), ((6, 6), {}), ((6, 4), {}), ((6, 2), {"offset-regression": 1})]
+)
+def test_of_several_offsets_in_one_transaction_the_last_counts(
+    sent: tuple[int, int], named: dict[str, int], offsets: Offsets
+) -> None:
+    """As in the coordinator: the range reaches to it, whatever was sent before."""
+    offsets.commit(OffsetCommit(0, 3), in_transaction=False)
+    for until in sent:
+        offsets.commit(OffsetCommit(0, until))
+    offsets.position.wrote(Attempt("out", 0, 7, 0, first=0, sources={0: [3, 3, 1]}))
+    offsets.log.take([OffsetBatch(batch(3, marker="commit"))])
+    offsets.position.ended(())
+    offsets.log.compare({0: sent[1]})
+    assert offsets.found.totals == named
+    assert offsets.position.last == sent[1]
 
 
 def test_another_groups_open_transaction_is_none_of_ours(offsets: Offsets) -> None:
@@ -427,7 +491,7 @@ def test_a_transaction_without_an_end_hangs_once_the_run_has_settled(settled: bo
 def test_the_report_tells_what_was_not_seen_and_how_long_each_recovery_took() -> None:
     """In the order of the heals, None where no commit came behind one."""
     checker = ended(LogOffsets(0, 3, 3), 3, [], healed_ms=(5000, 1000))
-    checker.batches("out", 0, [batch(3)])
+    checker.batches("out", 0, [batch(0, 4)])
     checker.batches("out", 0, [batch(4, marker="commit", at_ms=2500)])
     checker.finish()
     report = checker.report(["a note"], ["nobody may read it"])
@@ -490,6 +554,14 @@ LEFT_OUT = [("trace", b"1"), (ERROR_REASON, b"too-large"), (ERROR_OMITTED, b"7")
 NO_HEADERS = [(ERROR_REASON, b"not-json"), (ERROR_OMITTED_HEADERS, b"1"), *SOURCE.headers()]
 
 
+ERRORS = [(ERROR_REASON, b"not-json"), (ERROR_EXCEPTION, b"Reject"), (ERROR_MESSAGE, b"no JSON")]
+ERRORS += [(ERROR_TOPIC, b"in"), (ERROR_PARTITION, b"0"), (ERROR_OFFSET, b"5")]
+
+
+def between(*errors: tuple[str, bytes]) -> list[tuple[str, bytes]]:
+    return [("trace", b"1"), *errors, *SOURCE.headers()]
+
+
 def rejected(**changed: Any) -> Record:
     headers = [("trace", b"1"), (ERROR_REASON, b"not-json"), *SOURCE.headers()]
     return Record(0, 0, b"gold-1", b"no json", headers, None)._replace(**changed)
@@ -512,6 +584,18 @@ def rejected(**changed: Any) -> Record:
         ({"value": None}, "the value differs"),
         ({"value": b"x", "headers": LEFT_OUT}, "the value differs"),
         ({"value": None, "headers": LEFT_OUT}, None),
+        ({"headers": LEFT_OUT}, "the value differs"),
+        ({"headers": between(*ERRORS)}, None),
+        ({"headers": between(*ERRORS, ("x", b"1"))}, "header x does not belong"),
+        ({"headers": between(ERRORS[0], (ERROR_MESSAGE, b"a"), (ERROR_MESSAGE, b"b"))}, f"header {ERROR_MESSAGE} does"),
+        ({"headers": between((ERROR_REASON, b"too-large"), *ERRORS)}, f"header {ERROR_REASON} does not belong"),
+        ({"headers": between(*ERRORS, (ERROR_TOPIC, b"other"))}, f"header {ERROR_TOPIC} does not"),
+        ({"headers": between(*ERRORS[:3], (ERROR_TOPIC, b"i"))}, f"header {ERROR_TOPIC} is b'i', should be b'in'"),
+        (
+            {"headers": between(*ERRORS[:4], (ERROR_PARTITION, b"5"))},
+            f"header {ERROR_PARTITION} is b'5', should be b'0'",
+        ),
+        ({"headers": between(*ERRORS[:5], (ERROR_OFFSET, b"6"))}, f"header {ERROR_OFFSET} is b'6', should be b'5'"),
         ({"headers": NO_HEADERS}, None),
         ({"headers": [("trace", b"2"), *NO_HEADERS]}, "the first headers are not"),
         ({"headers": [(ERROR_REASON, b"no-idea"), *NO_HEADERS[1:]]}, "reason 'no-idea'"),

@@ -11,6 +11,7 @@ from harness.mutations import LOG_MUTATIONS, PLAN_MUTATIONS, LogMutation, PlanMu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brew.journal import Step
 from brew.offsets import LogOffsets, SourcePosition
 from proof.checking.checker import Checker
 from proof.checking.input_partition import BrokerFacts
@@ -39,6 +40,28 @@ def trim_offsets(plan: HistoryPlan, history: History) -> None:
     history.offsets_begin = history.offsets[0].raw.base_offset
 
 
+def trim_output(_plan: HistoryPlan, history: History) -> None:
+    for topic, logs in history.facts.downstream.items():
+        for p, log in logs.items():
+            first = logs[p] = replace(log, first=log.end // 2)
+            history.visible[topic] = [
+                one
+                for one in history.visible[topic]
+                if (one.partition, one.offset) >= (p, first.first) or one.partition != p
+            ]
+            history.batches[topic, p] = [one for one in history.batches[topic, p] if one.base_offset >= first.first]
+    history.facts = replace(history.facts, doubts=("out[0] begins at offset 9",))
+
+
+def compact_output(_plan: HistoryPlan, history: History) -> None:
+    """Readers' journals have what was there before."""
+    gone = {(one.partition, one.offset) for one in history.visible[OUT][2:9]}
+    history.visible[OUT] = [one for one in history.visible[OUT] if (one.partition, one.offset) not in gone]
+    for (topic, p), batches in history.batches.items():
+        history.batches[topic, p] = [one for one in batches if topic != OUT or (p, one.base_offset) not in gone]
+    history.entries = [one for one in history.entries if one.step is not Step.READ]
+
+
 WEAR = {"whole": lambda *_: None, "trimmed": trim_input, "compacted": compact_offsets, "late": trim_offsets}
 
 
@@ -53,6 +76,20 @@ def test_a_clean_history_raises_no_alarm(seed: int, partitions: int, shape: int 
     assert report.findings == []
     assert (report.verdict is Verdict.PROVEN) == (report.unverifiable == 0)
     assert history.held == 0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("wear", "doubt"), [(trim_output, "begins at offset"), (compact_output, "was compacted, so")])
+def test_what_is_gone_from_the_output_leaves_a_doubt_and_no_violation(wear: LogMutation, doubt: str, seed: int) -> None:
+    """Neither lost, nor torn from its offset, nor a commit that was lost; the writers' journals have it as done."""
+    plan = random_plan(seed)
+    history = run_plan(plan)
+    wear(plan, history)
+    report = history.report(seed)
+    assert (report.totals, report.findings, report.verdict) == ({}, [], Verdict.INCONCLUSIVE)
+    lost, gone = report.doubts
+    assert "without output, which the following may explain" in lost
+    assert doubt in gone
 
 
 @pytest.mark.parametrize("seed", SEEDS)

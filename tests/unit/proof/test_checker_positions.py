@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 from harness.histories import batch
 
@@ -11,12 +12,15 @@ from brew.cluster import OffsetBatch, OffsetCommit
 from brew.journal import Run
 from brew.offsets import LogOffsets, SourcePosition
 from brew.records import ERROR_REASON
+from brew.sink.rows import partitions_of
 from proof.checking.checker import Checker
 from proof.checking.comparison import Comparison
 from proof.checking.input_partition import BrokerFacts, InputPartition, Record, Stream
 from proof.checking.positions import OffsetLog, Positions
 from proof.checking.transactions import Attempt, Endings, Key, RawLog
+from proof.checking.transformed import Oracle
 from proof.findings import Finding, Findings, Name, Verdict
+from proof.oracle import key_hash
 
 A, B, C, X = (1, 0), (1, 1), (1, 2), (9, 9)
 """Producer id and epoch of four transactions; nobody ever commits an offset as X."""
@@ -313,6 +317,7 @@ def committed(offset: int, key: Key, until: int) -> list[OffsetBatch]:
 @pytest.mark.parametrize("copy", [0, 1])
 @pytest.mark.parametrize("first", ["input", "output"])
 def test_a_duplicate_counts_in_whatever_output_partition_it_lies(first: str, copy: int, output_partitions: int) -> None:
+    """Of three partitions the key belongs in another one, which is told beside."""
     checker = new_checker(partitions=2, output_partitions=output_partitions)
     inputs = [order(n, partition=p) for p in (0, 1) for n in range(4)]
     if first == "input":
@@ -321,7 +326,101 @@ def test_a_duplicate_counts_in_whatever_output_partition_it_lies(first: str, cop
     checker.output([output(2, 9, partition=copy, of=0)])
     if first == "output":
         checker.input(inputs)
-    assert named(checker) == {"duplicate-output": 1}
+    misplaced = {} if output_partitions == 2 else {"nonmonotonic-output": 4}
+    assert named(checker) == {"duplicate-output": 1, **misplaced}
+
+
+@pytest.mark.parametrize(
+    ("key", "partitions", "partition", "place", "fewer"),
+    [
+        (b"gold-1", 3, 2, None, False),
+        (b"gold-1", 3, 1, 2, False),
+        (b"gold-1", 3, 0, None, True),
+        (b"golden-1", 4, 2, None, False),
+        (b"golden-1", 4, 1, None, True),
+        (b"golden-1", 4, 3, 2, False),
+        (None, 3, 1, None, False),
+        (b"", 3, 1, None, False),
+    ],
+)
+@pytest.mark.parametrize("first", ["input", "output"])
+def test_the_key_selects_the_partition_of_an_output_with_other_partitions_than_the_input(
+    first: str, key: bytes | None, partitions: int, partition: int, place: int | None, fewer: bool
+) -> None:
+    """Else the order of a key's records is lost; where fewer partitions may explain it, that is a doubt."""
+    checker = new_checker(1, partitions=2, output_partitions=partitions)
+    tier = ENRICHED if key == b"gold-1" else ENRICHED.replace(b"gold", b"standard").replace(b"0.15", b"0.0")
+    steps = {
+        "input": lambda: checker.input([order(0, partition=p)._replace(key=key) for p in (0, 1)]),
+        "output": lambda: checker.output([output(0, p, partition, p)._replace(key=key, value=tier) for p in (0, 1)]),
+    }
+    for name in sorted(steps, key=first.__ne__):
+        steps[name]()
+    assert named(checker) == ({} if place is None else {"nonmonotonic-output": 2})
+    if place is not None:
+        evidence = f"its source in[0] offset 0 belongs in output partition {place}, to keep the order of its key"
+        assert checker.found.first()[0] == Finding(Name.NONMONOTONIC, "out", partition, 0, evidence)
+    doubts = [text for text in checker.report().doubts if "their key's" in text]
+    assert [text[:30] for text in doubts] == (["2 outputs in another partition"] if fewer else [])
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.parametrize("transformed", [False, True])
+@pytest.mark.parametrize("first", ["input", "output"])
+def test_an_output_whose_input_compaction_may_have_removed_is_a_doubt(
+    first: str, transformed: bool, compacted: bool
+) -> None:
+    facts = BrokerFacts("in", "out", "dlq", {0: LogOffsets(0, 4, 4)}, {0: 4}, 1, compacted=compacted)
+    oracle = Oracle("f", lambda record: record.with_value(ENRICHED)) if transformed else None
+    checker = Checker(facts, None, oracle)
+    steps = {
+        "input": lambda: checker.input([order(n) for n in (0, 3)]),
+        "output": lambda: checker.output([output(n, n) for n in (0, 2, 3)]),
+    }
+    for name in sorted(steps, key=first.__ne__):
+        steps[name]()
+    assert named(checker) == ({} if compacted else {"phantom-output": 1})
+    doubts = [
+        text for text in checker.report().doubts if text.startswith("the sources of 1 output are not in in, which")
+    ]
+    assert bool(doubts) is compacted
+
+
+@pytest.mark.parametrize(
+    ("log", "excused"),
+    [((OffsetCommit(0, None),), True), ((OffsetCommit(0, 4),), False), ((), False), (None, False)],
+    ids=["deleted", "committed", "no commit", "unreadable"],
+)
+@pytest.mark.parametrize("transformed", [False, True])
+def test_outputs_without_a_committed_offset_are_a_doubt_where_the_offset_was_deleted(
+    transformed: bool, log: tuple[OffsetCommit, ...] | None, excused: bool
+) -> None:
+    """By hand, or because it expired; the second of two equal outputs is a duplicate still."""
+    facts = BrokerFacts("in", "out", "dlq", {0: LogOffsets(0, 4, 4)}, {0: None}, 1)
+    checker = Checker(facts, None, Oracle("f", lambda record: record) if transformed else None)
+    if log is not None:
+        checker.offsets.begin(0)
+        checker.offsets.take([OffsetBatch(batch(0, 1, (-1, -1)), log)])
+    checker.input([order(n) for n in range(4)])
+    checker.output([*(output(n, n) for n in range(4)), output(3, 4)])
+    checker.input_ended()
+    checker.downstream_ended()
+    checker.finish()
+    report = checker.report()
+    assert report.totals == {"duplicate-output": 1} | ({} if excused else {"offset-behind": 4})
+    assert len(report.findings) == (1 if excused else 5)
+    doubts = [text for text in report.doubts if "was deleted or has expired, so 4 outputs can't" in text]
+    assert bool(doubts) is excused
+
+
+def test_the_partition_of_a_key_is_that_of_javas_client() -> None:
+    """The first three from Kafka's own tests; every length of the rest of a key."""
+    known = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536}
+    assert [key_hash(key) for key in known] == [value & 0x7FFFFFFF for value in known.values()]
+    keys = [bytes(range(200, 200 + size)) for size in range(40)]
+    for partitions in (1, 3, 64):
+        places = partitions_of(pa.array(keys, pa.binary()), partitions).tolist()
+        assert [key_hash(key) % partitions for key in keys] == places
 
 
 def test_a_duplicate_that_comes_before_the_record_in_its_own_partition_counts_too() -> None:

@@ -327,8 +327,15 @@ def test_outputs_that_keep_their_key_stay_in_their_partition_where_there_are_as_
         rows[:] = [row._replace(partition=0) for row in rows]
     assert judged(logs, late=late, partitions=2, outputs=1).verdict is Verdict.PROVEN
     logs = right(records, lambda record: record.with_key(b"new"))
-    logs.rows[OUT] = [row._replace(key=b"new", partition=1 - row.partition) for row in logs.rows[OUT]]
+    logs.rows[OUT] = [row._replace(key=b"new", partition=1) for row in logs.rows[OUT]]
     assert judged(logs, late=late, partitions=2, outputs=2).verdict is Verdict.PROVEN
+    logs.rows[OUT][0] = logs.rows[OUT][0]._replace(partition=0)
+    report = judged(logs, late=late, partitions=2, outputs=2)
+    assert (report.verdict, report.totals) == (Verdict.INCONCLUSIVE, {}), "as if there had been one partition"
+    logs = right(records)
+    logs.rows[OUT] = [row._replace(partition=1) for row in logs.rows[OUT]]
+    evidence = "it belongs in partition 2, to keep the order of its key"
+    assert evidence in judged(logs, late=late, partitions=2, outputs=3).findings[0].evidence
 
 
 def test_a_dead_letter_for_its_size_is_noted_since_only_the_run_knew_its_limits() -> None:
