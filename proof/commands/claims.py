@@ -24,7 +24,7 @@ from proof.campaign.cell import PROVEN, VIOLATED, Result, campaign_metadata, wri
 from proof.claims.members import Races, race, take_part
 from proof.commands import connected, file_option, flag, json_option, plain_option, print_result, typed_option
 from proof.provenance import MadeWith
-from proof.report.summary import CLAIMS_RACES
+from proof.report.summary import CLAIMS_RACES, Times
 
 _SHOWN = 10
 
@@ -125,8 +125,7 @@ def _document(races: Races) -> dict[str, object]:
 
 def _share(races: Races, share: float) -> float:
     """Return the seconds within which this share of the rounds had an owner for every partition."""
-    times = sorted(races.owned_after_s)
-    return round(times[min(len(times) - 1, int(share * len(times)))], 4)
+    return round(Times(tuple(sorted(races.owned_after_s))).quantile(share), 4)
 
 
 def _text(races: Races) -> str:

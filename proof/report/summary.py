@@ -180,6 +180,7 @@ def _late_frames(title: str, results: Iterable[Result], *, control: bool) -> Acc
     """Evaluate F11: the control must break in 95 % of its tries, our writer in none of a thousand."""
     wanted = "95 % broken at least" if control else f"0 of {_LATE_TRIES:,} broken"
     tried = [r for r in results if r.row == "F11" and "broken" in r.fired and r.is_control is control]
+    tried = tried if control else _conclusive(tried)  # a control that does not break is inconclusive, and counts
     broken, tries = (sum(r.fired.get(kind, 0) for r in tried) for kind in ("broken", "late_frames"))
     if not tries:
         return _unknown(title, wanted)
@@ -220,9 +221,14 @@ def _without_anomaly(
 
 def _often(title: str, kind: str, least: int, results: Iterable[Result]) -> AcceptanceCriterion:
     """Evaluate whether a fault fired at least ``least`` times in conclusive runs, without anomalies."""
-    conclusive = [result for result in results if kind in result.fired and result.standing is not Standing.INCONCLUSIVE]
+    conclusive = [result for result in _conclusive(results) if kind in result.fired]
     times = sum(result.fired[kind] for result in conclusive)
     return _without_anomaly(title, f"{least:,}", f"{times:,}", conclusive, enough=times >= least)
+
+
+def _conclusive(results: Iterable[Result]) -> list[Result]:
+    """Return the results that show something: a fault that fired in another run was not survived."""
+    return [result for result in results if result.standing is not Standing.INCONCLUSIVE]
 
 
 def _epoch_overflow(results: Iterable[Result]) -> AcceptanceCriterion:
@@ -239,6 +245,7 @@ def _ended(result: Result) -> int:
 
 def _volume(results: Sequence[Result]) -> AcceptanceCriterion:
     least = {"inputs": 1_000_000, "committed_transactions": 10_000, "aborted_transactions": 3_000}
+    results = _conclusive(results)
     total = _totals(results)
     enough = all(total[kind] >= wanted for kind, wanted in least.items())
     counted = results if any(total[kind] for kind in least) else ()
@@ -259,7 +266,7 @@ def _volume_text(counts: dict[str, int]) -> str:
 
 def _each_point(title: str, results: Iterable[Result]) -> AcceptanceCriterion:
     least = _POINT_KILLS
-    killed = [result for result in results if result.fault == _KILL and result.moment in tuple(CrashPoint)]
+    killed = [result for result in _conclusive(results) if result.fault == _KILL and result.moment in tuple(CrashPoint)]
     kills: Counter[str] = Counter()
     for result in killed:
         kills[result.moment] += result.fired.get("kills", 0)

@@ -149,7 +149,7 @@ def _times(stage: CellEnvironment) -> int:
     return max(min(stage.kills, _SHORT), min(_LONG, stage.kills // _LONG))
 
 
-@CELLS("F34-races", "8 claimants race for 64 partitions", "claimant", needed={"rounds": 1, "winners": 2})
+@CELLS("F34-races", "8 claimants race for 64 partitions", "claimant", needed={"rounds": 1, "winners": 2}, bound_s=None)
 def races(stage: CellEnvironment) -> None:
     """Eight claimants want 64 partitions at the same moment, round after round; the races' own judge reads the log."""
     rounds = _ROUNDS_PER_KILL * stage.kills

@@ -100,6 +100,15 @@ def test_recoveries_over_the_bound_are_a_stall(tmp_path: Path) -> None:
     assert (_guarded(stage).verdict, stage.bound_s) == ("proven", 4.0)
 
 
+def test_a_bound_without_a_recovery_shows_nothing(tmp_path: Path) -> None:
+    """Such a cell was called proven, and its report counted a recovery that never came."""
+    stage = _stage(tmp_path, replace(QUIET, bound_s=2.0))
+    judged = _guarded(stage)
+    doubt = "no recovery was measured, so nothing is shown of the bound of 2 s"
+    assert (judged.verdict, judged.doubts) == ("inconclusive", [doubt])
+    assert campaign.named("F34-races").bound_s is None, "nothing is broken there"
+
+
 def test_results_are_read_back_without_a_line_that_was_cut_off(tmp_path: Path) -> None:
     append_result(tmp_path, _result("a"))
     append_result(tmp_path, _result("b", verdict="violated"))

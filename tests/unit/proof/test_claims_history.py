@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from harness.claims import INTERVAL, START_MS, beat, claim, release
 
 from brew.claims.messages import Message, encode
 from brew.claims.state import Table
 from proof.claims.history import History, MemberView
+from proof.claims.members import Races
+from proof.commands.claims import _share
 
 
 def history_of(*records: tuple[int, Message]) -> History:
@@ -54,3 +57,11 @@ def test_it_agrees_with_the_products_fold_on_random_logs() -> None:
                 nobody = current is None or current.client_id is None
                 owner = (None, -1) if nobody else (current.client_id, current.token)
                 assert history.at(place, offset + 1) == owner
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"), [(1, (0.1, 0.1, 0.1)), (2, (0.1, 0.2, 0.2)), (50, (2.5, 5.0, 5.0)), (100, (5.0, 9.9, 10.0))]
+)
+def test_the_percentiles_of_races_are_by_nearest_rank(count: int, shown: tuple[float, float, float]) -> None:
+    races = Races(count, 8, 64, owned_after_s=[n / 10 for n in range(count, 0, -1)])
+    assert tuple(_share(races, share) for share in (0.5, 0.99, 1.0)) == shown

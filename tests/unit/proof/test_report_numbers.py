@@ -11,6 +11,7 @@ import pytest
 from harness.campaigns import HOSTILE, campaign
 
 from brew.names import CrashPoint
+from proof.findings import Verdict
 from proof.report.page import Axis, document, markdown, plain
 from proof.report.results import MATRIX, TITLES, Result, Standing, read
 from proof.report.summary import CriterionResult, Summary, Times, acceptance_criteria, seconds_text
@@ -209,7 +210,18 @@ def test_a_bar_with_a_smaller_sample_is_not_shown(title: str, few: list[Result])
 
 def test_inconclusive_runs_and_positive_controls_bear_on_no_bar() -> None:
     """What a run does not believe in was not shown twenty times; what breaks on purpose says nothing of our promise."""
-    assert _bar("Lease lost", [_result(fired={"leases_lost": 20}, doubts=["not seen"])]) is CriterionResult.UNKNOWN
+    doubt = _result(doubts=["not seen"]).doubts
+    late = _result(row="F11", fired={"late_frames": 1000, "broken": 0})
+    for title, runs in (
+        ("Lease lost", _counted("leases_lost", 20)),
+        ("Kills at each crash point, connector reader", _kills("writer", 100)),
+        ("All runs together", ALL),
+        ("Late EndTxn, a producer per transaction", [late]),
+    ):
+        assert _bar(title, [replace(run, doubts=doubt) for run in runs]) is CriterionResult.UNKNOWN
+        assert _bar(title, runs) is CriterionResult.YES
+    control = replace(late, expected=Verdict.VIOLATED, fired={"late_frames": 100, "broken": 0})
+    assert _bar("Late EndTxn, producer reused (control)", [control]) is CriterionResult.NO, "it should have broken"
     control = _kills("writer", 1, recovery_s=[60.0], expected="violated", verdict="violated", anomalies=[ANOMALY])
     assert {bar.met for bar in acceptance_criteria(control)} == {CriterionResult.UNKNOWN}
 
