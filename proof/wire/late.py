@@ -188,7 +188,7 @@ class AttemptState(enum.StrEnum):
 
 @dataclass
 class Attempt:
-    """One transaction of a try: the keys of its delivered records, the offset it sent, and its state."""
+    """One transaction of a try: the keys of its records, delivered or not, the offset it sent, and its state."""
 
     name: str
     keys: list[str] = field(default_factory=list)
@@ -233,14 +233,20 @@ class Anomaly:
 def anomalies(tried: Try, log: Mapping[str, RecordPlacement]) -> list[Anomaly]:
     """Return a try's anomalies: torn, lost or duplicated transactions, and a position that is not the last commit's."""
     found = [anomaly for attempt in tried.attempts if (anomaly := _of_attempt(attempt, log)) is not None]
-    acknowledged = [a.until for a in tried.attempts if a.state is AttemptState.COMMITTED and a.until is not None]
-    unknown = any(a.state is AttemptState.UNKNOWN for a in tried.attempts)
-    if acknowledged and tried.position != acknowledged[-1] and not unknown:
-        behind = tried.position is not None and tried.position < acknowledged[-1]
-        name = "offset-regression" if behind else "offset-ahead"
-        evidence = f"the group stands at {tried.position}, the last acknowledged commit was {acknowledged[-1]}"
-        found.append(Anomaly(name, -1, -1, -1, evidence))
+    sent = [attempt for attempt in tried.attempts if attempt.until is not None]
+    committed = [attempt.until for attempt in sent if _took_effect(attempt, log)]
+    last = committed[-1] if committed else None
+    if tried.position != last and (last is not None or tried.position in {attempt.until for attempt in sent}):
+        behind = last is not None and (tried.position is None or tried.position < last)
+        evidence = f"the group stands at {tried.position}, the last commit that took effect sent {last}"
+        found.append(Anomaly("offset-regression" if behind else "offset-ahead", -1, -1, -1, evidence))
     return found
+
+
+def _took_effect(attempt: Attempt, log: Mapping[str, RecordPlacement]) -> bool:
+    """Return whether the transaction is committed: its records show it where no acknowledgment came."""
+    visible = any(log[key].visible for key in attempt.keys if key in log)
+    return attempt.state is AttemptState.COMMITTED or (attempt.state is AttemptState.UNKNOWN and visible)
 
 
 def _of_attempt(attempt: Attempt, log: Mapping[str, RecordPlacement]) -> Anomaly | None:
@@ -311,8 +317,8 @@ class _TryRun:
     def write(self, attempt: Attempt, count: int) -> None:
         stem = f"{self.result.number}/{attempt.name}"
         keys = [f"{stem}/{len(attempt.keys) + n}" for n in range(count)]
+        attempt.keys += keys  # before they are written: a batch that failed may have been delivered
         self.writer.write([(key, b"late frames") for key in keys])
-        attempt.keys += keys
 
     def send_offsets(self, attempt: Attempt, step: int) -> None:
         until = self.result.number * _OFFSETS_PER_TRY + step

@@ -53,8 +53,9 @@ def _log(connection: Connection, output: str) -> dict[str, RecordPlacement]:
                 yield record.offset(), (record.key() or b"").decode()
 
     ends = log_offsets(admin(connection), output, [0], Deadline(_ASK_S))[0]
-    where = {key: offset for offset, key in records(ends.first, ends.end, READ_UNCOMMITTED)}
     seen = list(records(ends.first, ends.last_stable, READ_COMMITTED))
+    # A visible copy of a record counts, wherever aborted ones are.
+    where = {key: offset for offset, key in (*records(ends.first, ends.end, READ_UNCOMMITTED), *seen)}
     visible, copies = {offset for offset, _ in seen}, Counter(key for _, key in seen)
     writers: dict[int, tuple[int, int]] = defaultdict(lambda: (-1, -1))
     for batch in raw_batches(connection, output, 0, ends.first, ends.end, Deadline(_ASK_S)):

@@ -16,10 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brew.deadline import Deadline
-from brew.errors import DeadlineExceeded, UsageError
+from brew.errors import DeadlineExceeded, Retriable, UsageError
 from proof.wire import codec
 from proof.wire.codec import Api, Details, Malformed, RequestHeader
-from proof.wire.late import Attempt, AttemptState, RecordPlacement, Try, anomalies, tally
+from proof.wire.late import (
+    Attempt,
+    AttemptState,
+    RecordPlacement,
+    ReusingWriter,
+    Try,
+    _TryRun,
+    anomalies,
+    tally,
+)
 from proof.wire.rules import Action, CaughtFrame, DelayedChannel, NetworkConditions, Rule, Side, Trap
 
 with warnings.catch_warnings():
@@ -349,6 +358,50 @@ def test_the_position_is_the_last_acknowledged_one(position: int, name: str | No
     attempt = Attempt("first", ["a"], 7, AttemptState.COMMITTED)
     named = anomalies(Try(0, "late-offsets", [attempt], position=position), {"a": SEEN})
     assert [one.name for one in named] == ([name] if name else [])
+
+
+@pytest.mark.parametrize(
+    ("state", "place", "position", "name"),
+    [
+        (AttemptState.UNKNOWN, SEEN, 8, None),
+        (AttemptState.UNKNOWN, SEEN, 7, "offset-regression"),
+        (AttemptState.UNKNOWN, SEEN, None, "offset-regression"),
+        (AttemptState.UNKNOWN, UNSEEN, 7, None),
+        (AttemptState.UNKNOWN, UNSEEN, 8, "offset-ahead"),
+        (AttemptState.UNKNOWN, UNSEEN, 6, "offset-regression"),
+        (AttemptState.GIVEN_UP, UNSEEN, 7, None),
+        (AttemptState.GIVEN_UP, UNSEEN, 8, "offset-ahead"),
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_records_and_offset_of_a_commit_without_an_answer_go_together(
+    first: bool, state: AttemptState, place: RecordPlacement, position: int | None, name: str | None
+) -> None:
+    """Behind an acknowledged one, or alone: then nothing is known of a position below the try's own."""
+    attempts = [Attempt("first", ["a"], 7, AttemptState.COMMITTED), Attempt("second", ["b"], 8, state)][1 - first :]
+    named = anomalies(Try(0, "late-offsets", attempts, position=position), {"a": SEEN, "b": place})
+    alone = not first and place is UNSEEN and position != 8
+    assert [one.name for one in named] == ([name] if name and not alone else [])
+
+
+def test_records_of_a_write_that_failed_are_looked_for_too() -> None:
+    """The client gave up on them; they may have been delivered."""
+
+    class Failing(ReusingWriter):
+        def __init__(self) -> None:
+            """Do nothing: there is no producer."""
+
+        def begin(self) -> None:
+            """Do nothing."""
+
+        def write(self, records: list[tuple[str, bytes]]) -> None:
+            raise Retriable(f"no answer for {len(records)} records")
+
+    run = _TryRun(Failing(), 3, "late-commit")
+    with pytest.raises(Retriable):
+        run.begin("first", 2)
+    assert [attempt.keys for attempt in run.result.attempts] == [["3/first/0", "3/first/1"]]
+    assert [one.name for one in anomalies(run.result, {"3/first/1": SEEN})] == ["torn-txn"]
 
 
 def test_a_try_whose_late_frame_found_no_answer_proves_nothing() -> None:
