@@ -283,6 +283,8 @@ def verify(bootstrap: str, as_json: bool, **options: Any) -> int:
     by_profile, profiles = options.pop("tiers") == Tiers.PROFILES, options.pop("profiles_topic")
     if options["transform"] is not None and by_profile:
         raise UsageError("--transform and --tiers profiles are both set: only orders have tiers; unset one of them")
+    if options["bound_s"] is not None and not options["healed_at"]:
+        raise UsageError("--bound-s is set without --healed-at, so no commit would be timed; say when the fault ended")
     asked = VerifyOptions(profiles=profiles if by_profile else None, **options)
     began = time.monotonic()
     connection = connected(bootstrap)

@@ -64,6 +64,13 @@ def test_verify_refuses_a_folder_without_journals(tmp_path: Path, capsys: pytest
     assert "name the directory" in message
 
 
+def test_verify_refuses_a_bound_without_a_time_to_count_from(capsys: pytest.CaptureFixture[str]) -> None:
+    """No commit was compared with it, and it said `proven`."""
+    assert exit_code_of(proof, "proof", ["verify", "--bootstrap", "localhost:1", "--bound-s", "5"]) == ExitCode.USAGE
+    told = "--bound-s is set without --healed-at, so no commit would be timed; say when the fault ended"
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize("module", ["proof", "downstream"])
 def test_the_modules_run_as_programs(module: str) -> None:
     ended = subprocess.run([sys.executable, "-m", module, "nonsense"], capture_output=True, text=True, check=False)

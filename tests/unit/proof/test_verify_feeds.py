@@ -1,0 +1,144 @@
+"""How `verify` reads the logs: what it waits for, and in which order the checker gets it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any, cast
+
+import pytest
+from harness.histories import batch
+
+from brew.cluster import OffsetBatch
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.kafka.kafka_python import RawLogs
+from brew.offsets import LogOffsets
+from proof import verify
+from proof.checking.checker import Checker
+from proof.checking.input_partition import Row
+from proof.findings import Verdict
+from proof.verify import PipelineUnderTest, Snapshot, VerifyOptions
+
+CLAIM = PipelineUnderTest("in", "out", "dlq", "g", ("late",))
+WHOLE = LogOffsets(0, 3, 3)
+
+
+class Noting:
+    """A checker that notes its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *values: self.calls.append((name, *values))
+
+    @property
+    def offsets(self) -> Noting:
+        return self
+
+
+def checker() -> tuple[Checker, list[Any]]:
+    noting = Noting()
+    return cast("Checker", noting), noting.calls
+
+
+@pytest.mark.parametrize(
+    ("log", "gap"),
+    [
+        (WHOLE, None),
+        (LogOffsets(1, 3, 3), "late[2] begins at offset 1 because of retention"),
+        (LogOffsets(0, 2, 3), "late[2] has an open transaction at offset 2"),
+    ],
+)
+def test_what_may_be_missing_downstream_is_named(log: LogOffsets, gap: str | None) -> None:
+    """The first offset that is not 0, and the first that readers do not get; in any of the topics."""
+    found = Snapshot({0: LogOffsets(5, 6, 7)}, {"out": {0: WHOLE}, "late": {0: WHOLE, 2: log}}, {0: 3}, None).gaps
+    assert [text[: len(gap or "")] for text in found] == ([] if gap is None else [gap])
+
+
+def test_the_log_that_is_furthest_behind_is_read_next_and_each_end_is_told_once() -> None:
+    """The outputs have ended when the last of them has, and not with the group's offsets."""
+    judge, calls = checker()
+
+    def feed(name: str, *fractions: float) -> Generator[float]:
+        yield 0.0
+        for fraction in fractions:
+            calls.append((name, fraction))
+            yield fraction
+
+    downstream = [feed("out", 0.5, 1.0), feed("dlq", 0.1)]
+    verify._read_in_step(judge, feed("in", 0.2, 0.6), downstream, [feed("offsets", 0.9)])
+    read = [("offsets", 0.9), ("out", 0.5), ("dlq", 0.1), ("in", 0.2), ("in", 0.6), ("out", 1.0)]
+    assert [call for call in calls if len(call) > 1] == read
+    assert [call for call in calls if len(call) == 1] == [("input_ended",), ("downstream_ended",)]
+    assert calls[-1] == ("downstream_ended",)
+
+
+def test_raw_batches_come_before_the_records_in_them_and_those_behind_the_last_one_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each once; a partition without visible records has batches as well."""
+    logs = {0: LogOffsets(0, 4, 4), 1: LogOffsets(2, 4, 4)}
+    raw_of = {0: [batch(0, 2), batch(2), batch(3, marker="commit")], 1: [batch(2), batch(3, marker="abort")]}
+
+    class Raw:
+        def batches(self, topic: str, partition: int, start: int, until: int) -> Iterator[tuple[Any, memoryview]]:
+            assert (topic, start, until) == ("out", logs[partition].first, 4)
+            return ((one, memoryview(b"")) for one in raw_of[partition])
+
+    def rows(*_: object) -> Generator[list[Row]]:
+        for offsets in ((0,), (1, 2)):
+            yield [(0, offset, None, None, [], 1) for offset in offsets]
+
+    monkeypatch.setattr(verify, "scan_rows", rows)
+    judge, calls = checker()
+    lead = verify._raw_batches(cast("RawLogs", Raw()), "out", logs, judge)
+
+    def take(some: Any) -> None:
+        calls.append(("take", [row[1] for row in some]))
+
+    fractions = list(verify._records(Connection("nowhere:1"), "out", logs, take, lead))
+    assert fractions == [0, 1 / 6, 3 / 6]
+    assert calls == [
+        ("batches", "out", 0, raw_of[0][:1]),
+        ("take", [0]),
+        ("batches", "out", 0, raw_of[0][1:2]),
+        ("take", [1, 2]),
+        ("batches", "out", 0, raw_of[0][2:]),
+        ("batches", "out", 1, raw_of[1]),
+    ]
+
+
+@pytest.mark.parametrize("count", [0, 1, 199, 200, 201, 400])
+def test_all_offset_commits_are_passed_on_however_many(count: int) -> None:
+    judge, calls = checker()
+    batches = [OffsetBatch(batch(offset)) for offset in range(count)]
+    fractions = list(verify._offset_commits(iter(batches), LogOffsets(0, count, count), judge))
+    assert [one for _, some in calls for one in some] == batches
+    assert fractions == [0.0, *(200 * n / count for n in range(1, count // 200 + 1))]
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_check_that_could_not_be_made_is_a_note_and_a_doubt_once_the_run_has_ended(
+    settled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = b'{"customer_id":"c"}'
+    done = value[:-1] + b',"loyalty_tier":"gold","loyalty_discount":0.15}'
+    source = [("source.topic", b"in"), ("source.partition", b"0"), ("source.offset", b"0")]
+
+    def read(_connection: object, _claim: object, _logs: object, judge: Checker, _deadline: object) -> list[str]:
+        judge.input([(0, 0, b"gold-1", value, [], 1)])
+        judge.output([(0, 0, b"gold-1", done, [*source], 1)])
+        judge.input_ended()
+        judge.downstream_ended()
+        return ["the raw logs could not be read"]
+
+    log = LogOffsets(0, 1, 1)
+    known = Snapshot({0: log}, {name: {0: log} for name in CLAIM.written}, {0: 1}, None)
+    monkeypatch.setattr(verify, "snapshot", lambda *_, **__: known)
+    monkeypatch.setattr(verify, "_is_compacted", lambda *_: False)
+    monkeypatch.setattr(verify, "_read", read)
+    report = verify.verify(Connection("nowhere:1"), CLAIM, Deadline(1), VerifyOptions(settled=settled))
+    assert report.verdict is (Verdict.INCONCLUSIVE if settled else Verdict.PROVEN)
+    unread = ["the raw logs could not be read"]
+    assert (report.doubts, report.notes) == ((unread, []) if settled else ([], unread))
