@@ -186,7 +186,7 @@ class Checker:
     @property
     def _deleted(self) -> set[int]:
         """The partitions whose committed offset was deleted, by hand or because it expired."""
-        return {p for p, position in self._positions.items() if self.offsets.readable and position.logged is None}
+        return {partition for partition, position in self._positions.items() if position.logged is None}
 
     @property
     def _outputs(self) -> int:
@@ -256,7 +256,6 @@ class Checker:
         doubts = self._doubts()
         if self._transformed is not None:
             doubts += self._transformed.doubts
-            notes = [*notes, *self._transformed.notes]
         gone = self._gone
         if gone and Name.LOST in totals:
             lost = totals.pop(Name.LOST)
@@ -271,7 +270,7 @@ class Checker:
             totals=totals,
             findings=findings,
             doubts=[*doubts, *gone, *unseen],
-            notes=[*self.offsets.notes, *notes],
+            notes=[*self.offsets.notes, *notes, *compared.notes],
             counts=self.counts,
             recovery_s=[
                 None if first is None else (first - healed) / 1000

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from operator import itemgetter
 
+from brew.names import quantity
 from brew.offsets import HEADER_OFFSET, SourcePosition
 from brew.orders import Reason
 from brew.records import (
@@ -109,11 +110,14 @@ def wrong_dead_letter(came: Record, out: Record, source: SourcePosition) -> str 
     wrong = wrong_letter_frame(came, out, source)
     if wrong is not None:
         return wrong
-    found = dict(letter_headers(came, out) or ())
-    reason = (found.get(ERROR_REASON) or b"").decode("utf-8", "replace")
+    reason = letter_reason(came, out)
     if reason not in set(Reason):
         return f"reason {reason!r} is not one of {', '.join(Reason)}"
     return unjustified(Reason(reason), came.value)
+
+
+def letter_reason(came: Record, out: Record) -> str:
+    return (dict(letter_headers(came, out) or ()).get(ERROR_REASON) or b"").decode("utf-8", "replace")
 
 
 def letter_headers(came: Record, out: Record) -> Headers | None:
@@ -138,7 +142,8 @@ class Comparison:
     Compares inputs and outputs, interleaved in any way; lost inputs are known once both have ended.
 
     ``unplaced``: outputs of partitions without a committed offset. ``elsewhere`` counts outputs that are where their
-    key was if the topic had fewer partitions then, ``replaced`` those whose input compaction may have removed.
+    key was if the topic had fewer partitions then, ``replaced`` those whose input compaction may have removed,
+    ``oversized`` dead letters that only the limits of the run justify.
     """
 
     def __init__(self, facts: BrokerFacts, found: Findings, lanes: dict[int, InputPartition]) -> None:
@@ -147,9 +152,14 @@ class Comparison:
         hashed, fast = 0 if self._same_shape else facts.output_partitions, facts.profiles is None
         self._exact = {p: exact_match(facts.input, p, hashed) if fast else _no_match for p in lanes}
         self._downstream_open = True
-        self.inputs = self.backlog = self.unverifiable = self.elsewhere = self.replaced = 0
+        self.inputs = self.backlog = self.unverifiable = self.elsewhere = self.replaced = self.oversized = 0
         self.unplaced: defaultdict[int, Findings] = defaultdict(Findings)
         self.lost: dict[int, list[int]] = {p: [] for p in lanes}
+
+    @property
+    def notes(self) -> list[str]:
+        limits = "by the run's limits of length and depth, which can't be verified"
+        return [f"{quantity(self.oversized, 'dead letter')} {limits}"] if self.oversized else []
 
     def take_inputs(self, records: Iterable[Row]) -> None:
         """Take visible records of the input, in offset order per partition."""
@@ -306,6 +316,7 @@ class Comparison:
             wrong = wrong_output(before, record, source, self._facts.profiles)
         else:
             wrong = wrong_dead_letter(before, record, source)
+            self.oversized += wrong is None and letter_reason(before, record) in {Reason.TOO_LARGE, Reason.TOO_DEEP}
         if wrong is not None:
             location = topic, record.partition, record.offset
             self._found.add(Name.CORRUPT, location, f"source {at(source)}: {wrong}")

@@ -16,8 +16,7 @@ from brew.names import quantity
 from brew.offsets import SourcePosition
 from brew.record import TOO_LARGE, TRANSFORM_ERROR, Function, Reject, apply, takes_batches
 from brew.record import Record as Given
-from brew.records import ERROR_REASON
-from proof.checking.comparison import Comparison, letter_headers, wrong_letter_frame, wrong_time
+from proof.checking.comparison import Comparison, letter_reason, wrong_letter_frame, wrong_time
 from proof.checking.input_partition import BrokerFacts, InputPartition, OffsetRanges, Record, Row, Stream, at
 from proof.findings import Findings, Name
 
@@ -118,7 +117,7 @@ class TransformComparison(Comparison):
         self._ahead: set[SourcePosition] = set()
         self._dropped: dict[int, OffsetRanges] = defaultdict(OffsetRanges)
         self._last: dict[tuple[str, int, int], tuple[int, int]] = {}
-        self.transformed = self.dropped = self.untellable = self.oversized = 0
+        self.transformed = self.dropped = self.untellable = 0
 
     @property
     def counts(self) -> dict[str, int]:
@@ -267,8 +266,7 @@ class TransformComparison(Comparison):
         return None if out.partition == place else f"it belongs in partition {place}, to keep the order of its key"
 
     def _wrong_letter(self, entry: _Pending, out: Record, source: SourcePosition) -> str | None:
-        added = dict(letter_headers(entry.came, out) or ())
-        reason = (added.get(ERROR_REASON) or b"").decode("utf-8", "replace")
+        reason = letter_reason(entry.came, out)
         if isinstance(entry.answer, Reject):
             if reason != entry.answer.reason:
                 return f"rejected as {reason}, but the function rejects it as {entry.answer.reason}"

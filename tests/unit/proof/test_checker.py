@@ -206,6 +206,36 @@ def test_a_value_left_out_of_a_dead_letter_is_accepted_with_its_length_told() ->
         assert history.report().verdict is verdict
 
 
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    ("reasons", "note"),
+    [
+        (("too-large", "too-deep"), "2 dead letters by the run's limits of length and depth, which can't be verified"),
+        (("too-large", "no-idea"), "1 dead letter by the run's limits of length and depth, which can't be verified"),
+        (("no-value",), None),
+    ],
+)
+def test_dead_letters_for_size_or_depth_are_noted_since_only_the_run_knew_its_limits(
+    reasons: tuple[str, ...], note: str | None, late: bool
+) -> None:
+    """A run that rejects all of its orders for that is proven, and says so."""
+    key, value = orders(0)(1)
+    count = len(reasons)
+    checker = Checker(BrokerFacts("in", "out", "dlq", {0: LogOffsets(0, count, count)}, {0: count}, 1))
+    value = None if reasons[0] == "no-value" else value
+    rows = [Record(0, n, key, value, [], 1) for n in range(count)]
+    headers = [[(ERROR_REASON, why.encode()), *SourcePosition("in", 0, n).headers()] for n, why in enumerate(reasons)]
+    letters = [row._replace(headers=more) for row, more in zip(rows, headers, strict=True)]
+    takes = [(checker.input, rows), (checker.dead_letters, letters)]
+    for take, some in reversed(takes) if late else takes:
+        take(some)
+    checker.input_ended()
+    checker.downstream_ended()
+    checker.finish()
+    assert checker.report(["before"]).notes == ["before", *([] if note is None else [note])]
+    assert checker.report().totals == ({"corrupt-output": 1} if "no-idea" in reasons else {})
+
+
 def test_at_most_twenty_findings_are_kept_and_all_are_counted() -> None:
     history = clean_history(4, per_partition=40)
     expected = len(history.outputs)
