@@ -30,6 +30,7 @@ from brew import names, signals
 from brew.acl import WRITTEN, advice
 from brew.client_config import ClientConfig, checked_bootstrap, load
 from brew.command import dressed
+from brew.config_file import with_step
 from brew.connection import CLIENT_CONFIG, Connection
 from brew.errors import BrewError, Denied, Refused, UsageError
 from brew.names import ExitCode
@@ -424,15 +425,18 @@ def names_by_output(command: _F) -> _F:
 
     @functools.wraps(command)
     def named(*args: Any, **given: Any) -> Any:
-        if given.get("transform"):
-            context = click.get_current_context()
-            output = given["output"]
-            for name, made in (("group", f"brew-{output}"), ("dead_letter", f"{output}.dlq")):
-                if context.get_parameter_source(name) is ParameterSource.DEFAULT:
-                    given[name] = context.params[name] = made
+        _name_by_output(click.get_current_context(), given)
         return command(*args, **given)
 
-    return cast(_F, named)
+    return with_step(cast(_F, named), _name_by_output)
+
+
+def _name_by_output(context: click.Context, given: dict[str, Any]) -> None:
+    if given.get("transform"):
+        output = given["output"]
+        for name, made in (("group", f"brew-{output}"), ("dead_letter", f"{output}.dlq")):
+            if context.get_parameter_source(name) is ParameterSource.DEFAULT:
+                given[name] = context.params[name] = made
 
 
 def client_config() -> ClientConfig:

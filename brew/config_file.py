@@ -9,12 +9,13 @@ paths start at the file's own folder. `brew config show` prints where each value
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import click
 import orjson
@@ -223,6 +224,22 @@ def _taken(file: Path, table: str, key: str, value: object, option: click.Option
     return Default(value, table)
 
 
+_STEPS = "brew_steps"
+Step = Callable[[click.Context, dict[str, Any]], object]
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def with_step(command: _F, step: Step) -> _F:
+    """Note what ``command`` does with its options before it works, so that `config show` does it, too."""
+    setattr(command, _STEPS, (step, *getattr(command, _STEPS, ())))
+    return command
+
+
+def checked_by(check: Callable[[dict[str, Any]], object]) -> Callable[[_F], _F]:
+    """Let `config show` refuse what a command refuses: ``check`` is what the command calls with its options."""
+    return lambda command: with_step(command, lambda _context, given: check(given))
+
+
 class Setting(NamedTuple):
     """An option, the value that a call without options would use, and the origin of the value."""
 
@@ -249,7 +266,9 @@ def config() -> None:
 @click.pass_context
 def show(ctx: click.Context, command: tuple[str, ...], named: str | None, *, as_json: bool) -> ExitCode:
     """
-    Print each option of COMMAND (default: run) with its value and its source; also check all of brew.toml.
+    Print each option of COMMAND (default: run) with its value and its source; refuse what COMMAND would refuse.
+
+    Also checks all of brew.toml.
 
     \b
     Examples:
@@ -260,7 +279,7 @@ def show(ctx: click.Context, command: tuple[str, ...], named: str | None, *, as_
     file = found(named)
     if file is not None:
         _check(file, root)
-    settings = list(_settings(root, command or ("run",), file))
+    settings = _settings(root, command or ("run",), file)
     if as_json:
         options = [setting._asdict() for setting in settings]
         document = {"file": file and str(file), "command": command or ("run",), "options": options}
@@ -275,17 +294,40 @@ def show(ctx: click.Context, command: tuple[str, ...], named: str | None, *, as_
     return ExitCode.DONE
 
 
-def _settings(root: click.Context, path: tuple[str, ...], file: Path | None) -> Iterator[Setting]:
+def _settings(root: click.Context, path: tuple[str, ...], file: Path | None) -> list[Setting]:
+    """
+    Return a call's options.
+
+    Raises:
+        UsageError, click.UsageError: the command refuses these values, in the same words.
+    """
     ctx = _context(root, path)
-    params = ctx.command.params
-    taken = read(file, command_path(ctx), params) if file else {}
+    options = [param for param in ctx.command.params if isinstance(param, click.Option)]
+    taken = read(file, command_path(ctx), options) if file else {}
     ctx.default_map = {name: setting.value for name, setting in taken.items()}
-    for option in params:
-        if isinstance(option, click.Option) and not option.hidden:
-            value, source = option.consume_value(ctx, {})
-            if source == ParameterSource.DEFAULT:
-                value = option.get_default(ctx)
-            yield Setting(option.opts[0], _shown(value), _source(option, source, file, taken))
+    settings = {option.name: _setting(ctx, option, file, taken) for option in options}
+    read_values = {name: None if _is_unset(value) else value for name, value in ctx.params.items()}
+    given = dict(read_values)
+    for step in getattr(ctx.command.callback, _STEPS, ()):
+        step(ctx, given)
+    for name, value in given.items():
+        if value != read_values[name]:
+            settings[name] = settings[name]._replace(value=value, source="named after --output")
+    return [settings[option.name] for option in options if not option.hidden]
+
+
+def _setting(ctx: click.Context, option: click.Option, file: Path | None, taken: dict[str, Default]) -> Setting:
+    value, source = option.consume_value(ctx, {})
+    if source == ParameterSource.DEFAULT:
+        value = option.get_default(ctx)
+    with contextlib.suppress(click.MissingParameter):
+        option.handle_parse_result(ctx, {}, [])
+    value = None if _is_unset(value) else option.type_cast_value(ctx, value)
+    return Setting(option.opts[0], _shown(value), _source(option, source, file, taken))
+
+
+def _is_unset(value: object) -> bool:
+    return "Sentinel" in type(value).__name__
 
 
 def _source(option: click.Option, source: ParameterSource, file: Path | None, taken: dict[str, Default]) -> str:
@@ -329,8 +371,6 @@ def _check(file: Path, root: click.Context) -> None:
 
 def _shown(value: Any) -> Any:
     """Return the value for JSON: null if unset, with secrets masked."""
-    if "Sentinel" in type(value).__name__:
-        return None
     if isinstance(value, str):
         for pattern, masked in _SECRETS:
             value = pattern.sub(masked, value)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from brew.cli import as_called, option
 from brew.cluster import ClusterFacts
+from brew.config_file import checked_by
 from brew.deadline import Deadline
 from brew.driver.partitions import OffsetsClient
 from brew.errors import BrewError
@@ -53,6 +54,7 @@ Exit codes: 0 a run can start, 3 it would refuse, or brokers unreachable,
 @option("--all", "everything", is_flag=True, help="Show passed checks, too.")
 @json_option
 @advised()
+@checked_by(settings_of)
 def preflight(*, explain: bool, everything: bool, as_json: bool, **option: Any) -> ExitCode:
     """
     Check that the cluster meets the needs of a run with these options; writes nothing.

@@ -20,6 +20,7 @@ import orjson
 
 import brew.cli
 from brew.cli import CONTEXT, LazyGroup, UnfinishedError, as_called, forget_variables
+from brew.config_file import checked_by
 from brew.driver.run_context import JsonLines, LiveTable, ProgressView, RunProgress, Totals
 from brew.errors import UsageError
 from brew.kafka.cluster import broker_watch
@@ -93,13 +94,23 @@ def cli() -> None:
 
 def settings_of(option: dict[str, Any]) -> PipelineSettings:
     """Return the settings of a run; its transformation is the orders' unless `--transform` names another."""
+    settings = _settings(option)
+    transformation(settings)  # reports a typo before anything starts
+    return settings
+
+
+def _settings(option: dict[str, Any]) -> PipelineSettings:
     settings = settings_with(option, ORDERS, ("brew", "pipeline"))
     if settings.profiles is not None and settings.transform != ORDERS:
         raise UsageError(
             "TIERS (--tiers) is 'profiles' and --transform is set: only orders have tiers; unset one of them"
         )
-    transformation(settings)  # reports a typo before anything starts
     return settings
+
+
+def _check(option: dict[str, Any]) -> None:
+    """Refuse what a run refuses, without importing the transformation."""
+    _probes_of(option, _settings(option))
 
 
 @cli.command("run", epilog=_EPILOG)
@@ -114,6 +125,7 @@ def settings_of(option: dict[str, Any]) -> PipelineSettings:
     help="auto, table, json or none; auto: a table on a terminal, else a JSON object a line.",
 )
 @click.option("--json", "as_json", is_flag=True, help="All as JSON lines: --progress json, summary and refusals.")
+@checked_by(_check)
 def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> ExitCode:
     """Drain the input topic and exit, or follow it."""
     lines = JsonLines()
@@ -198,6 +210,7 @@ def _became(totals: Totals, settings: PipelineSettings) -> str:
 @_spans_option
 @click.option("--dry-run", is_flag=True, help="Print the spark-submit line instead of running it.")
 @click.option("--json", "as_json", is_flag=True, help="--dry-run as a document; a refusal, too.")
+@checked_by(_check)
 def submit_command(*, dry_run: bool, as_json: bool, spans: str, **option: Any) -> ExitCode:
     """Hand the run to spark-submit (the driver then lives where Spark puts it)."""
     from pipeline.submit import spark_submit, submitter  # noqa: PLC0415 - Spark is slow to import, and a run may need none

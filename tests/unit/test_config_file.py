@@ -26,7 +26,7 @@ input = "orders"
 [run]
 lanes = 3
 follow = true
-allow = ["foreign-member"]
+allow = ["group-members"]
 
 [preflight]
 lanes = 4
@@ -96,7 +96,7 @@ def test_a_run_is_checked_and_submitted_with_its_own_table_and_a_groups_command_
     values = [_values(cli, name) for name in ("run", "preflight", "submit")]
     assert [one["lanes"] for one in values] == [3, 4, 3]
     assert [one["follow"] for one in values] == [True, True, True]
-    assert values[0]["allow"] == ("foreign-member",)
+    assert values[0]["allow"] == ("group-members",)
     assert _values(PROGRAMS["sandbox"], "up")["brokers"] == _values(cli, "sandbox", "up")["brokers"] == 3
 
 
@@ -197,6 +197,62 @@ def test_show_refuses_by_name(text: str, words: list[str], message: str, capsys:
     Path("brew.toml").write_text(text)
     assert exit_code_of(cli, "brew", ["config", "show", *words]) == 64
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "variable", "words"),
+    [
+        ("[run]\npatience = 0\n", None, ["run"]),
+        ("[run]\nlanes = 65\n", None, ["run"]),
+        ("[run]\nmax-rejected = 1.5\n", None, ["submit"]),
+        ("[preflight]\nlease = 0.5\n", None, ["preflight"]),
+        ("[run]\nconf = ['executor.memory=2g']\n", None, ["run"]),
+        ("[run]\nfollow = true\npolling-ttl = 0.5\n", None, ["run"]),
+        ("[run]\ntiers = 'profiles'\ntransform = 'clicks:f'\n", None, ["run"]),
+        ("[common]\ninput = 'a b'\n", None, ["lag"]),
+        ("[common]\nclient-config = 'nowhere'\n", None, ["run"]),
+        ("[common]\nbootstrap = ''\n", None, ["dlq", "list"]),
+        ("", ("MASTER", "mars"), ["run"]),
+        ("", ("READER", "hand"), ["run"]),
+        ("", ("PROBE_PORT", "70000"), ["run"]),
+        ("", ("GROUP_ID", "x" * 201), ["run"]),
+    ],
+)
+def test_config_show_refuses_a_value_that_the_command_refuses(
+    text: str,
+    variable: tuple[str, str] | None,
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`config show` listed `--patience 0` as a run's value, and the run refused it."""
+    Path("brew.toml").write_text(text)
+    if variable:
+        monkeypatch.setenv(*variable)
+    assert exit_code_of(cli, "brew", words) == 64
+    refused = capsys.readouterr()
+    assert exit_code_of(cli, "brew", ["config", "show", *words]) == 64
+    assert capsys.readouterr() == refused
+
+
+def test_config_show_names_group_and_dead_letters_as_the_run_does(capsys: pytest.CaptureFixture[str]) -> None:
+    """With a transformation they are named after the output; the orders' names were shown."""
+    Path("brew.toml").write_text("[run]\ntransform = 'clicks:f'\noutput = 'out'\ndead-letter = 'bad'\n")
+    assert exit_code_of(cli, "brew", ["config", "show", "--json"]) == 0
+    options = {one["option"]: one for one in json.loads(capsys.readouterr().out)["options"]}
+    assert options["--group"] == {"option": "--group", "value": "brew-out", "source": "named after --output"}
+    assert options["--dead-letter"] == {"option": "--dead-letter", "value": "bad", "source": "brew.toml, [run]"}
+
+
+def test_config_show_shows_every_command_and_numbers_of_the_environment_as_numbers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBE_PORT", "3001")
+    for path, command in all_commands("brew", cli):
+        if not isinstance(command, click.Group):
+            assert exit_code_of(cli, "brew", ["config", "show", *path.split()[1:], "--json"]) == 0, path
+            options = {one["option"]: one for one in json.loads(capsys.readouterr().out)["options"]}
+            assert options.get("--probe-port", {"value": 3001})["value"] == 3001
 
 
 def test_the_file_on_the_page_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
