@@ -176,7 +176,10 @@ _OUTPUTS_S = 5.0
 
 def missing_topics(names: Sequence[str]) -> str:
     """Return the words for output topics that were deleted, everywhere the same."""
-    return f"output topic {' and '.join(repr(name) for name in names)} does not exist any more"
+    *first, last = map(repr, names)
+    if not first:
+        return f"output topic {last} does not exist any more"
+    return f"output topics {', '.join(first)} and {last} do not exist any more"
 
 
 class PartitionSurvey:
@@ -336,7 +339,7 @@ class PartitionSurvey:
         self._shared.progress.missing(missing_topics(missing) if missing else "")
         if missing and missing != self._noted:
             self._shared.view.note(
-                f"{missing_topics(missing)}; unless it is created, the run gives up when it has to write"
+                f"{missing_topics(missing)}; create what is missing, or the run gives up when it has to write"
             )
         self._noted = missing
 

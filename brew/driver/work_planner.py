@@ -127,8 +127,8 @@ class WorkPlanner:
             if not gone:
                 raise
             raise Refused(
-                f"{refused}; {missing_topics(gone)}, and the records in it are deleted; "
-                "run again, which creates it, and to write those records again, reset the group's offset before"
+                f"{refused}; {missing_topics(gone)}, and what was in there is deleted; run again, which creates what "
+                "is missing; to write those records again, reset the group's offset before"
             ) from refused
 
     def close(self) -> None:

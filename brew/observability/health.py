@@ -136,7 +136,7 @@ def ready(program: Program, alive: Answer, waits: str = "") -> Answer:
     if program.unanswered_since is not None:
         return Answer(False, f"the brokers do not answer: {program.unanswered_reason}")
     if program.missing and alive.ok:
-        return Answer(False, f"{program.missing}; it is created at the next start")
+        return Answer(False, f"{program.missing}; what is missing is created at the next start")
     if waits and alive.ok:
         return Answer(False, f"every partition waits: {waits}")
     return Answer(alive.ok, alive.reason if not alive.ok else _words(program))

@@ -127,7 +127,7 @@ def test_a_topic_that_was_deleted_makes_a_program_unready_and_leaves_it_alive() 
     answer = ready(program, alive)
     assert (answer.ok, answer.reason) == (
         False,
-        "output topic 'out' does not exist any more; it is created at the next start",
+        "output topic 'out' does not exist any more; what is missing is created at the next start",
     )
 
 

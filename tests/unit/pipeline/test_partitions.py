@@ -17,7 +17,7 @@ from brew.cluster import GroupFacts, Unknown
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.driver import missing_offsets, partitions
-from brew.driver.partitions import OffsetsClient, PartitionSurvey, check_membership
+from brew.driver.partitions import OffsetsClient, PartitionSurvey, check_membership, missing_topics
 from brew.driver.run_context import Interval
 from brew.driver.work_planner import WorkPlanner
 from brew.errors import DeadlineExceeded, Refused, Retriable
@@ -110,9 +110,16 @@ def test_an_output_that_grows_after_the_input_keeps_partitions_again(run: Run) -
     assert run.survey.targets(run.look()[2]).output_partition == 2
 
 
-@pytest.mark.parametrize(("deleted", "named"), [((), None), (("out",), "'out'"), (("out", "dead"), "'out' and 'dead'")])
+@pytest.mark.parametrize(
+    ("deleted", "told"),
+    [
+        ((), "failed delivery"),
+        (("out",), "; output topic 'out' does not exist any more"),
+        (("out", "dead"), "; output topics 'out' and 'dead' do not exist any more"),
+    ],
+)
 def test_a_run_that_gives_up_names_an_output_that_was_deleted(
-    deleted: tuple[str, ...], named: str | None, monkeypatch: pytest.MonkeyPatch
+    deleted: tuple[str, ...], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the client says, `10 message(s) failed delivery`, names neither the topic nor what to do."""
     run = Run(monkeypatch, deleted=deleted)
@@ -122,9 +129,13 @@ def test_a_run_that_gives_up_names_an_output_that_was_deleted(
     time.sleep(1.01)
     with pytest.raises(Refused, match=r"^no progress for .* last ended failed: commit") as refused:
         planner.failed("partition 0 last ended failed", "commit: 10 message(s) failed delivery")
-    told = f"; output topic {named} does not exist any more" if named else "failed delivery"
     assert told in str(refused.value)
-    assert ("run again, which creates it" in str(refused.value)) is (named is not None)
+    assert ("which creates what is missing" in str(refused.value)) is bool(deleted)
+
+
+def test_deleted_outputs_are_named_in_one_sentence() -> None:
+    assert missing_topics(["a"]) == "output topic 'a' does not exist any more"
+    assert missing_topics(["a", "b", "c"]) == "output topics 'a', 'b' and 'c' do not exist any more"
 
 
 def test_a_survey_reports_an_output_that_was_deleted_long_before_the_run_gives_up(
