@@ -110,7 +110,7 @@ def _cell(content: int | str | None) -> Text:
 
 
 def letter_document(letter: DeadLetter, *, replayed: bool) -> dict[str, Any]:
-    """Return a whole dead letter as JSON; bytes as `{"text": ...}` or `{"hex": ...}`."""
+    """Return a dead letter as JSON; bytes as `{"text": ...}` or `{"hex": ...}`, what only the input has as None."""
     source = letter.source
     return {
         "partition": letter.partition,
@@ -120,7 +120,7 @@ def letter_document(letter: DeadLetter, *, replayed: bool) -> dict[str, Any]:
         "message": letter.message,
         "timestamp": record_time(letter.timestamp),
         "replayed": replayed,
-        "replays_before": letter.replays,
+        "replays_before": None if letter.headers_omitted else letter.replays,
         "key": printable_content(letter.key),
         "headers": [[name, printable_content(content)] for name, content in letter.headers],
         "value_omitted": letter.omitted,
@@ -135,11 +135,14 @@ def letter_table(document: dict[str, Any]) -> Group:
     for name, content in document.items():
         if name in {"headers", "value"}:
             continue
-        table.add_row(Text(name), _harmless(content) if name == "key" else _plain(content))
+        unset = "unknown: its own headers are only on the input" if name == "replays_before" else NONE
+        cell = _plain(unset if content is None else content)
+        table.add_row(Text(name), _harmless(content) if name == "key" else cell)
     headers = Table("header", "value", title="headers")
     for name, content in document["headers"]:
         headers.add_row(_plain(name), _harmless(content))
-    return Group(table, headers, Text("value:"), _harmless(document["value"]))
+    value = Text("(only on the input)", "dim") if document["value_omitted"] else _harmless(document["value"])
+    return Group(table, headers, Text("value:"), value)
 
 
 def report_document(done: Sequence[Replayed], dead_letter: str, target: str, *, dry_run: bool) -> dict[str, Any]:

@@ -205,6 +205,23 @@ def test_a_time_that_a_letter_has_not_is_not_made_up() -> None:
     assert (unknown["letters"], unknown["oldest"], unknown["newest"]) == (2, str(2**62), str(2**62))
 
 
+def test_a_letter_does_not_claim_what_only_the_input_has() -> None:
+    """Its own headers count its replays: without them, it showed `replays_before` 0, and an omitted value as null."""
+    omitted = [(ERROR_OMITTED, b"9"), (ERROR_OMITTED_HEADERS, b"1")]
+    whole, part = times(2), replace(times(2), value=None, headers=[*LETTER.headers[1:], *omitted])
+    documents = [
+        command.letter_document(each, replayed=False) for each in (whole, part, replace(FOREIGN, timestamp=-1))
+    ]
+    assert [each["replays_before"] for each in documents] == [2, None, 0]
+    console = Console(file=io.StringIO(), width=100)
+    console.print(*map(command.letter_table, documents[1:]))
+    text = console.file.getvalue()
+    assert "unknown: its own headers are only on the input" in text
+    assert "(only on the input)" in text
+    assert "None" not in text
+    assert "null" not in text
+
+
 def test_a_reason_that_another_program_wrote_does_not_control_the_terminal() -> None:
     counts = DeadLetterCounts()
     counts.add(replace(LETTER, headers=[(ERROR_REASON, b"\x1b[31mred")], timestamp=-1), replayed=False)
