@@ -215,13 +215,24 @@ def _taken(file: Path, table: str, key: str, value: object, option: click.Option
         raise UsageError(f"{where} = {value!r}; write {'a list of values' if option.multiple else 'one value'}")
     if option.is_flag and not isinstance(value, bool):
         raise UsageError(f"{where} = {value!r}; write true or false")
-    if option.metavar in _PATHS and isinstance(value, str):
-        value = str(file.parent / value)
+    typed: Any = value
+    if not option.is_flag:
+        texts = [_as_typed(where, value, one) for one in (value if isinstance(value, list) else [value])]
+        typed = texts if option.multiple else texts[0]
+    if option.metavar in _PATHS and isinstance(typed, str):
+        typed = str(file.parent / typed)
     try:
-        option.type_cast_value(click.Context(click.Command(table)), value)
+        option.type_cast_value(click.Context(click.Command(table)), typed)
     except click.BadParameter as error:
         raise UsageError(f"{where} = {value!r}: {error.message}") from error
-    return Default(value, table)
+    return Default(typed, table)
+
+
+def _as_typed(where: str, value: object, one: object) -> str:
+    """Return a value as on the command line: click would turn a number with a fraction, or true, into an integer."""
+    if isinstance(one, bool) or not isinstance(one, str | int | float):
+        raise UsageError(f"{where} = {value!r}; write text in quotes, or a number")
+    return str(one)
 
 
 _STEPS = "brew_steps"
