@@ -23,7 +23,7 @@ from brew.names import READ_UNCOMMITTED
 from brew.offsets import LogOffsets, SinkBatch, SourcePosition
 from brew.record import Function, Record, apply
 from operations.dlq.dead_letter import DeadLetter
-from operations.explain.verdict import Copy, Order, OrderHistory, link_replays
+from operations.explain.verdict import Copy, DeliveryStatus, Order, OrderHistory, delivery_status, link_replays
 from operations.options import Report
 from operations.record_status import RecordStateFinder, Spans, spans, visibility
 
@@ -167,7 +167,7 @@ class OrderSearch:
             copies[position].append(copy)
         named = self._named(copies)
         complete = all(log.first == 0 for name in self.order_topics.targets for log in self.logs(name).values())
-        return [
+        histories = [
             OrderHistory(
                 position,
                 None if (source := sources[position]) is None else self._copy("input", position.topic, source),
@@ -179,6 +179,20 @@ class OrderSearch:
             )
             for position in asked
         ]
+        lost = any(delivery_status(history)[0] is DeliveryStatus.LOST for history in histories)
+        if lost and self._may_be_compacted():  # asked only then, because it takes DescribeConfigs
+            return [replace(history, complete=False) for history in histories]
+        return histories
+
+    def _may_be_compacted(self) -> bool:
+        """Return whether an output topic is compacted, which removes copies; False, with a note, if nobody knows."""
+        there = [name for name in self.order_topics.targets if self.logs(name)]
+        try:
+            policies = [topics.cleanup_policy(self._admin, name, Deadline(_ASK_S)) for name in there]
+        except BrewError as error:
+            self.unavailable.append(f"whether compaction removed a copy: {error}")
+            return False
+        return any("compact" in policy for policy in policies)
 
     def _drops(self, source: LogRecord | None) -> bool:
         if self._function is None or source is None:

@@ -98,7 +98,7 @@ class Copy:
 @dataclass(frozen=True, slots=True)
 class OrderHistory:
     """
-    An input record and all its copies; ``complete``: no part of the output logs was skipped.
+    An input record and all its copies; ``complete``: no copy was removed by retention or compaction.
 
     ``position`` is the group's committed offset in that partition; ``source`` and ``order`` are None if retention
     deleted the record. ``replays``: the input records that its dead letters were replayed as. ``dropped``: the run's
@@ -249,9 +249,12 @@ def _not_found(history: OrderHistory) -> tuple[DeliveryStatus, str]:
     if history.dropped:
         return DeliveryStatus.DROPPED, "the transformation drops it, and the committed offset is past it"
     if source is None or not history.complete:
-        why = "the input record was deleted" if source is None else "a part of the output logs was deleted"
+        why = "the input record was deleted" if source is None else "the output logs were deleted or compacted in part"
         return DeliveryStatus.NOT_FOUND, f"the committed offset is past it, no copy was found, and {why}"
-    why = "the offset was reset to a later one, or the transformation drops it (check with --transform)"
+    why = (
+        "the offset was reset to a later one, the transformation drops it (check with --transform), or it went to a "
+        "topic that is not searched (--also-output)"
+    )
     return DeliveryStatus.LOST, f"the committed offset is past it, and no committed copy exists: {why}"
 
 

@@ -13,11 +13,20 @@ from harness.xray_logs import batch, marker
 from rich.console import Console
 
 from brew.cluster import RawBatch
-from brew.errors import UsageError
+from brew.errors import Fatal, UsageError
+from brew.kafka import topics
 from brew.offsets import LogOffsets, SinkBatch, SourcePosition
 from operations.explain.command import has_copied_headers, since
-from operations.explain.search import OrderSearch
-from operations.explain.verdict import BROKEN, Copy, Order, OrderHistory, delivery_status, link_replays
+from operations.explain.search import OrderSearch, OrderTopics
+from operations.explain.verdict import (
+    BROKEN,
+    Copy,
+    DeliveryStatus,
+    Order,
+    OrderHistory,
+    delivery_status,
+    link_replays,
+)
 from operations.options import table
 from operations.record_status import RecordState, RecordStateFinder, RecordWriter, Visibility, visibility
 
@@ -137,9 +146,10 @@ ALL_PLAIN = "all written outside of transactions: by another program"
 OLDER = "committed, but readers wait for an older open transaction"
 UNREAD = "the input record was deleted before the group had committed an offset past it, and no copy was found"
 GONE = "the committed offset is past it, no copy was found, and"
+REMOVED = "the output logs were deleted or compacted in part"
 MISSING = (
     "the committed offset is past it, and no committed copy exists: the offset was reset to a later one, "
-    "or the transformation drops it (check with --transform)"
+    "the transformation drops it (check with --transform), or it went to a topic that is not searched (--also-output)"
 )
 MOVED = (
     "in 2 transactions of g:in:0: the committed offset was reset to an earlier one, or a run started over "
@@ -170,7 +180,7 @@ MOVED = (
         (replace(history(position=41), dropped=True), "dropped", DROPPED),
         (history(position=41), "lost", MISSING),
         (history(ABORTED, position=41), "lost", MISSING),
-        (replace(history(), complete=False), "not-found", f"{GONE} a part of the output logs was deleted"),
+        (replace(history(), complete=False), "not-found", f"{GONE} {REMOVED}"),
         (history(source=None), "not-found", f"{GONE} the input record was deleted"),
         (history(position=None, source=None), "not-found", UNREAD),
         (history(ABORTED, position=40, source=None), "not-found", f"{UNREAD}, 1 attempt aborted"),
@@ -260,6 +270,45 @@ def test_names_with_brackets_are_shown_whole() -> None:
     console = Console(width=100, file=StringIO())
     console.print(table(["transaction"], [["revenue [a]:out:sink"]]))
     assert "revenue [a]:out:sink" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("policy", "answer", "notes"),
+    [
+        ("compact", DeliveryStatus.NOT_FOUND, []),
+        ("delete,compact", DeliveryStatus.NOT_FOUND, []),
+        ("delete", DeliveryStatus.LOST, []),
+        (Fatal("denied"), DeliveryStatus.LOST, ["whether compaction removed a copy: denied"]),
+    ],
+)
+def test_a_copy_that_compaction_may_have_removed_is_not_lost(
+    policy: str | Fatal, answer: DeliveryStatus, notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compacted output keeps the last record of a key: `explain` called the others lost, with exit code 1."""
+
+    def cleanup_policy(_client: object, name: str, _deadline: object) -> str:
+        if isinstance(policy, Fatal):
+            raise policy
+        return policy if name == "out" else "delete"
+
+    monkeypatch.setattr(topics, "cleanup_policy", cleanup_policy)
+    at = SourcePosition("in", 0, 3)
+    search = OrderSearch.__new__(OrderSearch)
+    vars(search).update(
+        order_topics=OrderTopics("in", "out", "dlq", "g"),
+        unavailable=[],
+        _function=None,
+        _admin=None,
+        source=lambda _position: log_record(3),
+        logs=lambda name: {} if name == "dlq" else {0: LogOffsets(0, 10, 10)},
+        _logs={},
+        _positions=lambda _partitions: {0: 5},
+        _search=lambda *_sources, **_keyed: [],
+        _copy=lambda *_of: PLAIN,
+        _named=lambda _copies: None,
+    )
+    (found,) = search.histories([at])
+    assert (delivery_status(found)[0], search.unavailable) == (answer, notes)
 
 
 @pytest.mark.parametrize("failure", [ValueError, SystemExit])
