@@ -97,7 +97,7 @@ class Observer:
 
     def _aged(self, snapshot: PartitionSnapshot, raw: RawLogs, deadline: Deadline) -> PartitionSnapshot:
         """Add the timestamp of the oldest remaining record; it is read again only after the position has moved."""
-        if not snapshot.remaining.records or snapshot.position < snapshot.log.first:
+        if not snapshot.remaining.records or snapshot.outside:
             return snapshot
         known_position, visible = self._first.get(snapshot.partition, (-1, FirstVisible()))
         if known_position != snapshot.position or visible.time_ms is None:
@@ -143,7 +143,7 @@ class Observer:
 
     def _remaining(self, snapshot: PartitionSnapshot, raw: RawLogs, deadline: Deadline) -> Remaining:
         position, log = snapshot.position, snapshot.log
-        if not 0 < log.last_stable - position <= self._exact or position < log.first:
+        if not 0 < log.last_stable - position <= self._exact or snapshot.outside:
             return snapshot.remaining
         count = RemainingRecordsCounter(position, log.last_stable)
         until = min(log.end, log.last_stable + self._exact)  # markers may lie above the last stable offset
@@ -164,9 +164,10 @@ class Observer:
 
 
 def _plain(partition: int, log: LogOffsets, position: Committed | None) -> PartitionSnapshot:
-    next_offset = log.first if position is None else position.offset
-    left = max(0, log.last_stable - next_offset)
-    return PartitionSnapshot(partition, log, position, Remaining(left, exact=left == 0))
+    snapshot = PartitionSnapshot(partition, log, position, Remaining(0))
+    # Nobody knows what follows a position outside the log; at most all that is in it is left.
+    left = max(0, log.last_stable - (log.first if snapshot.outside else snapshot.position))
+    return replace(snapshot, remaining=Remaining(left, exact=left == 0))
 
 
 _ASK_S = 30.0
@@ -293,15 +294,22 @@ def late(document: Mapping[str, Any], limit_s: float | None) -> bool:
     Raises:
         Refused: a partition's age is unknown, and no known age exceeds the limit.
     """
-    if limit_s is None or (document["lag_s"] or 0) > limit_s:
+    if limit_s is None or (_least_lag_s(document) or 0) > limit_s:
         return limit_s is not None
-    if untold := [row["partition"] for row in document["partitions"] if row["lag_s"] is None]:
+    if untold := [row for row in document["partitions"] if row["lag_s"] is None]:
+        inside = untold[0]["committed"] is None or untold[0]["log_start"] <= untold[0]["committed"] <= untold[0]["end"]
+        cause = "it has no timestamp, or many aborted records precede it" if inside else untold[0]["why"]
         raise Refused(
-            f"--fail-older-than is {limit_s:g}, but the age of the oldest record in partition {untold[0]} is unknown "
-            f"({document['unavailable'] or 'it has no timestamp, or many aborted records precede it'}); "
+            f"--fail-older-than is {limit_s:g}, but the age of the oldest record in partition "
+            f"{untold[0]['partition']} is unknown ({document['unavailable'] or cause}); "
             "see --json, or use --fail-on"
         )
     return False
+
+
+def _least_lag_s(document: Mapping[str, Any]) -> float | None:
+    """Return the age of the oldest record whose age is known; one of an unknown age may be older."""
+    return max((row["lag_s"] for row in document["partitions"] if row["lag_s"] is not None), default=None)
 
 
 def _watch(
@@ -333,11 +341,11 @@ def document_of(
     """Return two snapshots as one document; a partition missing in the first is compared with itself."""
     known = {snapshot.partition: snapshot for snapshot in before}
     rows = [_row(snapshot, known.get(snapshot.partition, snapshot), now_ms) for snapshot in now]
-    ages = [age for snapshot in now if (age := snapshot.lag_s(now_ms)) is not None]
+    known_ages = all(row["lag_s"] is not None for row in rows)
     return {
         "remaining": sum(snapshot.remaining.records for snapshot in now),
         "exact": all(snapshot.remaining.exact for snapshot in now),
-        "lag_s": round(max(ages), 1) if ages else None,
+        "lag_s": _least_lag_s({"partitions": rows}) if known_ages else None,
         "states": Counter(row["state"] for row in rows),
         "unavailable": unavailable,
         "partitions": rows,
@@ -392,7 +400,8 @@ def lag_table(document: Mapping[str, Any], topic: str, group: str) -> Group:
     lines = []
     if document["remaining"] is not None:
         total = str(Remaining(document["remaining"], document["exact"]))
-        oldest = f", the oldest is {_age(document['lag_s'])} old" if document["lag_s"] else ""
+        age_s, least = _least_lag_s(document), "at least " if document["lag_s"] is None else ""
+        oldest = f", the oldest is {least}{_age(age_s)} old" if age_s else ""
         lines.append(Text(f"{total} {'record' if total == '1' else 'records'} to read{oldest}"))
     lines += [Text(f"unavailable: {document['unavailable']}", "cyan")] if document["unavailable"] else []
     return Group(drawn, *lines)

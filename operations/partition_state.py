@@ -108,6 +108,11 @@ class PartitionSnapshot:
         """The next offset to read: the committed one, or else the log start."""
         return self.log.first if self.committed is None else self.committed.offset
 
+    @property
+    def outside(self) -> bool:
+        """True if the committed offset is not in the log: retention has passed it, or the topic is another one."""
+        return self.committed is not None and not self.log.first <= self.committed.offset <= self.log.end
+
 
 @dataclass(frozen=True, slots=True)
 class StateReason:
@@ -119,7 +124,7 @@ def classify(before: PartitionSnapshot, now: PartitionSnapshot, now_ms: int) -> 
     """Return the state by the first rule that matches."""
     if outside := _outside(now):
         return StateReason(State.STUCK, outside)
-    if now.position != before.position:
+    if now.committed is not None and now.position != before.position:
         return StateReason(State.WORKING, f"the position moved by {now.position - before.position:+,}")
     if now.remaining.records == 0:
         if now.log.last_stable < now.log.end:
@@ -133,7 +138,7 @@ def classify(before: PartitionSnapshot, now: PartitionSnapshot, now_ms: int) -> 
 
 
 def _outside(now: PartitionSnapshot) -> str | None:
-    if now.committed is None or now.log.first <= now.committed.offset <= now.log.end:
+    if now.committed is None or not now.outside:
         return None
     kind = "input-lost" if now.committed.offset < now.log.first else "offset-ahead"
     return f"{kind}: the committed offset {now.committed.offset} is outside the log [{now.log.first}, {now.log.end}]"
@@ -153,6 +158,9 @@ def _behind(before: PartitionSnapshot, now: PartitionSnapshot, now_ms: int) -> S
     """Classify a partition with remaining records whose position did not move."""
     own = now.own
     if own is None:
+        if now.committed is None:
+            why = "no committed offset, and no transaction of the pipeline is known: is it running under this group?"
+            return StateReason(State.STUCK, why)
         return StateReason(State.STUCK, "no progress, and no transaction of the pipeline is known: is it running?")
     age_s = own.age_s(now_ms)
     if own.state in ENDING:

@@ -141,8 +141,7 @@ class History:
         now = snapshots[partition]
         recent = (known for moment, _, known in self._flows if at_s - moment <= _WINDOW_S and partition in known)
         reason = classify(next(recent)[partition], now, flow.now_ms)
-        outside = now.committed is not None and not now.log.first <= now.committed.offset <= now.log.end
-        if reason.state in _MOMENTARY and not outside and at_s - self._began_s < _WINDOW_S:
+        if reason.state in _MOMENTARY and not now.outside and at_s - self._began_s < _WINDOW_S:
             return LOOKING, f"no progress seen yet; after {_WINDOW_S:g} s the state is known"
         return reason.state.value, reason.why
 

@@ -121,6 +121,7 @@ FAR = "1,005 offsets behind 'upstream-1' (producer 42, epoch 6, open for 33 s)"
 NAMELESS = replace(HOLDER, transactional_id=None, age_s=None)
 AND_ANOTHER = "1 offset behind an unknown transactional id (producer 42, epoch 6) and 1 more"
 UNTOLD = "10 offsets behind an open transaction; the brokers did not report its producer"
+NO_OFFSET = "no committed offset, and no transaction of the pipeline is known: is it running under this group?"
 UNKNOWN_OWNER = "no progress, and no transaction of the pipeline is known: is it running?"
 NONE_OPEN = "no progress, and no transaction is open: is the pipeline running?"
 BEGIN = "attempts begin (epoch 3 to {}), but none commits: two runs fence each other, or every attempt fails"
@@ -148,7 +149,11 @@ def half(mine: CoordinatorTransaction) -> PartitionSnapshot:
         (snapshot(90, 0, stable=99), snapshot(90, 0, stable=99, holders=(NAMELESS, HOLDER)), "blocked", AND_ANOTHER),
         (*unchanged(90, 0, stable=90), "blocked", UNTOLD),
         (snapshot(50, 40, stable=90), snapshot(50, 40, stable=90, holders=(HOLDER,)), "stuck", UNKNOWN_OWNER),
-        (*unchanged(None, 50), "stuck", UNKNOWN_OWNER),
+        (*unchanged(None, 50), "stuck", NO_OFFSET),
+        # Retention moves the log start, and brokers forget a group's offset: neither is progress.
+        (replace(snapshot(None, 50), log=LogOffsets(0, 100, 100)), snapshot(None, 50), "stuck", NO_OFFSET),
+        (snapshot(50, 50), snapshot(None, 95), "stuck", NO_OFFSET),
+        (snapshot(None, 95), snapshot(50, 50), "working", "the position moved by +45"),
         (*unchanged(5, 1), "stuck", UNKNOWN_OWNER),
         (half(own(3, "CompleteAbort")), half(own(4, "CompleteAbort")), "fenced", BEGIN.format(4)),
         (half(replace(own(3, "Empty"), producer_id=10)), half(own(5, "Empty")), "fenced", BEGIN.format(5)),
@@ -227,6 +232,20 @@ def test_the_lag_in_seconds_is_the_age_of_the_first_record_that_is_left_and_an_a
     assert (late(partly, 74), late(partly, None)) == (True, False)
     with pytest.raises(Refused, match=r"--fail-older-than is 75, but the age .* partition 0 is unknown"):
         late(partly, 75)
+    assert (partly["lag_s"], document_of([], [snapshot(90, 0), untold], NOW_MS, None)["lag_s"]) == (None, None)
+    assert str(lag_table(partly, "in", "g").renderables[-1]).endswith("the oldest is at least 75 s old")
+
+
+@pytest.mark.parametrize(("offset", "kind"), [(4, "input-lost"), (101, "offset-ahead")])
+def test_of_a_position_outside_the_log_neither_count_nor_age_is_claimed(offset: int, kind: str) -> None:
+    """Of a topic that was recreated, `lag` said "0 records to read, 0 s old", and --fail-older-than was content."""
+    outside = lag._plain(0, LogOffsets(5, 100, 100), Committed(offset, ""))
+    assert (outside.remaining, outside.lag_s(NOW_MS)) == (Remaining(95, exact=False), None)
+    document = document_of([outside], [outside], NOW_MS, None)
+    with pytest.raises(Refused, match=f"is unknown \\({kind}: the committed offset {offset} is outside the log"):
+        late(document, 75)
+    emptied = lag._plain(0, LogOffsets(5, 5, 5), Committed(offset, ""))
+    assert (emptied.remaining, emptied.lag_s(NOW_MS)) == (Remaining(0), 0)
 
 
 @pytest.mark.parametrize(
