@@ -59,9 +59,14 @@ live_options = options(
         metavar="FILE",
         help="Result of `proof verify --json` or `proof campaign`; may be created later.  [default: the last verify]",
     ),
-    option("--interval", type=float, default=1.0, help="Time between two polls of the brokers."),
-    option("--patience", type=float, default=5.0, help="Timeout of one poll."),
-    option("--tail", type=int, default=400, help="Number of last offsets shown of each output partition."),
+    option("--interval", type=click.FloatRange(0.1, 3600), default=1.0, help="Time between two polls of the brokers."),
+    option("--patience", type=click.FloatRange(0.5, 120), default=5.0, help="Timeout of one poll."),
+    option(
+        "--tail",
+        type=click.IntRange(1, 100_000),
+        default=400,
+        help="Number of last offsets shown of each output partition.",
+    ),
 )
 """Options of `ui` and `top`."""
 

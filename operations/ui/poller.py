@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
+from brew.cli import connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, UsageError
 from brew.observability.local import verdict_file
@@ -51,22 +52,16 @@ class LiveSettings:
 
         Raises:
             Unreachable: no broker answered.
-            UsageError: a value is out of range.
+            UsageError: a name or an address is invalid.
         """
         topic, output, dead_letter, group, also = (option[name] for name in _NAMES)
-        cluster = connected(option["bootstrap"])
-        run = PipelineSettings(cluster, topic, output, dead_letter, group, also_output=also)
-        return cls(run, option["statuses"], option["proof"], option["interval"], option["patience"], option["tail"])
+        run = PipelineSettings(connection(option["bootstrap"]), topic, output, dead_letter, group, also_output=also)
+        numbers = (option["interval"], option["patience"], option["tail"])
+        settings = cls(run, option["statuses"], option["proof"], *numbers)
+        connected(option["bootstrap"])
+        return settings
 
     def __post_init__(self) -> None:
-        limits = [
-            ("--interval", self.interval_s, 0.1, 3600),
-            ("--patience", self.patience_s, 0.5, 120),
-            ("--tail", self.tail, 1, 100_000),
-        ]
-        for setting, value, least, most in limits:
-            if not least <= value <= most:
-                raise UsageError(f"{setting} is {value:g}: it has to be between {least:g} and {most:g}")
         for status in self.statuses:
             checked_address(status)
 

@@ -11,11 +11,13 @@ from harness.browser import Page
 from harness.live import Stream, get, served
 from harness.ui_views import NAMES, T0, moving, view_of
 
-from brew.connection import Connection
+from brew.__main__ import cli
+from brew.cli import exit_code_of
 from brew.errors import UsageError
-from brew.settings import PipelineSettings
+from brew.names import ExitCode
+from operations.ui import poller
 from operations.ui.model import View
-from operations.ui.poller import LiveSettings, checked_address
+from operations.ui.poller import checked_address
 from operations.ui.server import LiveView, loopback
 
 TICK_S = 0.05
@@ -139,7 +141,7 @@ def test_loopback_is_told_from_what_others_reach(host: str, own: bool) -> None:
     assert loopback(host) == own
 
 
-def test_addresses_and_numbers_are_refused_with_their_setting() -> None:
+def test_addresses_are_refused_with_their_setting() -> None:
     assert checked_address("http://h:3000") == "http://h:3000/status"
     assert checked_address("https://h/x/status?y=1") == "https://h/x/status"
     for url in ("h:3000", "ftp://h/", "http://", "http://h:x/", "http://h:99999"):
@@ -148,8 +150,18 @@ def test_addresses_and_numbers_are_refused_with_their_setting() -> None:
     with pytest.raises(UsageError) as refused:
         checked_address("http://user:canary-7@h:3000")
     assert "canary-7" not in str(refused.value)
-    run = PipelineSettings(Connection("k:1"), "in", "out", "dead", "g")
-    wrong = {"--interval": {"interval_s": 0.0}, "--tail": {"tail": 0}, "--patience": {"patience_s": 999}}
-    for setting, given in wrong.items():
-        with pytest.raises(UsageError, match=setting):
-            LiveSettings(run, **given)
+
+
+@pytest.mark.parametrize("command", ["ui", "top"])
+@pytest.mark.parametrize(
+    "words", ["--interval 0", "--tail 0", "--patience 999", "--status-url h:3000", "--output brew.orders.v1"]
+)
+def test_a_wrong_value_is_refused_before_the_brokers_are_asked(
+    command: str, words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a broker, `brew top --interval 0` waited for 12 s and named the broker."""
+    asked: list[str] = []
+    monkeypatch.setattr(poller, "connected", asked.append)
+    assert exit_code_of(cli, "brew", [command, *words.split()]) == ExitCode.USAGE
+    assert words.split()[1] in capsys.readouterr().err
+    assert asked == []
