@@ -45,7 +45,7 @@ from operations.dlq.replay import (
     written_back,
 )
 from operations.labels import NONE, record_time, utc
-from operations.options import json_option, print_json
+from operations.options import advised, json_option, print_json
 
 _MOST_SHOWN = 2000
 _PERIODS = {"day": "%Y-%m-%d", "hour": "%Y-%m-%dT%H:00Z", "minute": "%Y-%m-%dT%H:%MZ"}
@@ -242,6 +242,7 @@ def dlq() -> None:
     "--per", type=click.Choice(PERIODS), default="none", help="Also count by period of the input record's timestamp."
 )
 @json_option
+@advised()
 def list_command(
     bootstrap: str, dead_letter: str, per: str, topic: str | None, *, as_json: bool, **chosen: Any
 ) -> ExitCode:
@@ -270,6 +271,7 @@ def list_command(
 @click.argument("position", metavar="[PARTITION/OFFSET]", required=False)
 @option("--source", metavar="PARTITION/OFFSET", help="Partition and offset of the rejected record on the input topic.")
 @json_option
+@advised()
 def inspect_command(
     bootstrap: str, dead_letter: str, position: str | None, source: str | None, *, as_json: bool, **more: Any
 ) -> ExitCode:
@@ -336,6 +338,7 @@ def inspect_command(
     help="Kill the process at this step, for tests.",
 )
 @json_option
+@advised()
 def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option: Any) -> ExitCode:
     """
     Write dead letters back to the input topic, each at most once, even if it is killed and run again.

@@ -172,6 +172,7 @@ def _file(_context: click.Context, _parameter: click.Parameter, value: Path | No
     help="Journal directory of `brew run --journal`; adds its steps.",
 )
 @options.json_option
+@options.advised()
 def xray(
     bootstrap: str, others: tuple[str, ...], out: Path | None, journal: Path | None, *, as_json: bool, **more: Any
 ) -> ExitCode:

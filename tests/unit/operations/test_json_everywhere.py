@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import pytest
 
 from brew.cli import exit_code_of
 from brew.driver.run_context import JsonLines, ProgressView, RunProgress
-from brew.errors import Refused
+from brew.errors import BrewError, DeadlineExceeded, Refused, Retriable
 from brew.names import ExitCode
 from brew.range_transaction import Rows
 from brew.settings import PipelineSettings
@@ -99,6 +100,36 @@ def test_an_empty_group_is_refused(line: str, capsys: pytest.CaptureFixture[str]
     called = [*line.split(), "--group", "", "--json", "--bootstrap", "127.0.0.1:1"]
     assert exit_code_of(program, "brew", called) == ExitCode.USAGE
     assert "--group is empty" in json.loads(capsys.readouterr().err)["error"]
+
+
+@pytest.mark.parametrize(
+    ("line", "called"),
+    [
+        ("dlq list", "operations.dlq.command.open_dead_letter_topics"),
+        ("dlq inspect 0/1", "operations.dlq.command.open_dead_letter_topics"),
+        ("dlq replay", "operations.dlq.command.open_dead_letter_topics"),
+        ("xray", "operations.options.reach"),
+        ("lag", "operations.options.reach"),
+    ],
+)
+@pytest.mark.parametrize("failure", [Retriable, DeadlineExceeded])
+def test_what_the_brokers_fail_at_ends_with_what_to_do(
+    line: str,
+    called: str,
+    failure: type[BrewError],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`dlq` and `xray` printed the client library's error alone."""
+
+    def fail(*_: object) -> NoReturn:
+        raise failure("describe topic in: no")
+
+    monkeypatch.setattr(called, fail)
+    assert exit_code_of(cli, "brew", [*line.split(), "--json"]) == ExitCode.REFUSED
+    document = json.loads(capsys.readouterr().err)
+    assert document["error"].startswith("describe topic in: no; check that the brokers are running")
+    assert document["next"].endswith("then try again")
 
 
 @pytest.mark.parametrize("line", ["up", "stores up"])
