@@ -348,6 +348,15 @@ def test_the_terminals_strip_is_as_wide_as_there_is_room() -> None:
     assert (kinds(drawn(nothing), "out partition 0"), render.cells(empty, 80)) == ([], [])
 
 
+def test_long_names_that_begin_alike_are_told_apart_on_the_terminal() -> None:
+    """The first 11 characters of `brew.orders.v1` and `brew.orders.dlq` are the same."""
+    names = ("brew.orders.v1", "brew.orders.dlq", "output")
+    strips = tuple(replace(strip(name, [batch(0, 1, 1)]), runs=[]) for name in names)
+    taken = Xray(strips, Timeline((T0,), ((),)), {name: name for name in names}, "g", "k:1", T0)
+    rows = [line.plain[:12] for line in render.lines(taken, 80)]
+    assert rows[1:6:2] == ["….orders.v1 ", "…orders.dlq ", "output      "]
+
+
 def test_a_range_outside_of_the_log_has_no_offsets() -> None:
     """`--from` above a partition's end was shown as "offsets 1 to 0"."""
     outside = replace(strip("out", [batch(0, 1, 1)]), runs=[], start=1, until=1)
