@@ -37,6 +37,7 @@ from operations.hanging_transactions import UNHEALTHY, AgeLimits, Diagnosis, Kin
 from operations.options import (
     advice,
     advised,
+    checked_topics,
     connected,
     json_option,
     print_json,
@@ -313,7 +314,13 @@ def abort_transactions(
 
 @click.command("doctor")
 @bootstrap_option
-@option("--topic", "topics", multiple=True, help="Check only this topic; repeatable.  [default: all]")
+@option(
+    "--topic",
+    "topics",
+    multiple=True,
+    callback=checked_topics,
+    help="Check only this topic; repeatable.  [default: all]",
+)
 @option(
     "--group",
     callback=checked_group,

@@ -166,7 +166,11 @@ class OrderSearch:
                 copy = replace(copy, reason=printable(letter.reason), message=printable(letter.message))
             copies[position].append(copy)
         named = self._named(copies)
-        complete = all(log.first == 0 for name in self.order_topics.targets for log in self.logs(name).values())
+        gone = {name for name in self.order_topics.targets if not self.logs(name)}
+        self.unavailable += sorted({f"topic {name} does not exist" for name in gone} - set(self.unavailable))
+        complete = not gone and all(
+            log.first == 0 for name in self.order_topics.targets for log in self.logs(name).values()
+        )
         histories = [
             OrderHistory(
                 position,

@@ -98,7 +98,7 @@ class Copy:
 @dataclass(frozen=True, slots=True)
 class OrderHistory:
     """
-    An input record and all its copies; ``complete``: no copy was removed by retention or compaction.
+    An input record and all its copies; ``complete``: no copy can be missing by retention, compaction or a wrong topic.
 
     ``position`` is the group's committed offset in that partition; ``source`` and ``order`` are None if retention
     deleted the record. ``replays``: the input records that its dead letters were replayed as. ``dropped``: the run's
@@ -249,7 +249,8 @@ def _not_found(history: OrderHistory) -> tuple[DeliveryStatus, str]:
     if history.dropped:
         return DeliveryStatus.DROPPED, "the transformation drops it, and the committed offset is past it"
     if source is None or not history.complete:
-        why = "the input record was deleted" if source is None else "the output logs were deleted or compacted in part"
+        missing = "the output logs are incomplete (retention, compaction, or no such topic)"
+        why = "the input record was deleted" if source is None else missing
         return DeliveryStatus.NOT_FOUND, f"the committed offset is past it, no copy was found, and {why}"
     why = (
         "the offset was reset to a later one, the transformation drops it (check with --transform), or it went to a "

@@ -23,7 +23,7 @@ from brew.kafka.clients import AdminClient, admin
 from brew.kafka.kafka_python import RawLogs, raw_logs
 from brew.kafka.offsets import committed_by, log_offsets
 from brew.kafka.raw_log import newest_offset_batches, source_positions
-from brew.names import READ_UNCOMMITTED, ExitCode, checked_topic, quantity
+from brew.names import READ_UNCOMMITTED, ExitCode, quantity
 from brew.offsets import LogOffsets
 from operations import options
 from operations.xray import render
@@ -151,7 +151,13 @@ def _file(_context: click.Context, _parameter: click.Parameter, value: Path | No
 @options.input_option
 @options.output_option
 @options.group_option
-@option("--topic", "others", multiple=True, help="Topic to show instead of input and output; repeatable.")
+@option(
+    "--topic",
+    "others",
+    multiple=True,
+    callback=options.checked_topics,
+    help="Topic to show instead of input and output; repeatable.",
+)
 @option("--from", "start", type=click.IntRange(0), metavar="OFFSET", help="First offset of each partition.")
 @option("--to", "until", type=click.IntRange(0), metavar="OFFSET", help="End of each partition, exclusive.")
 @option(
@@ -193,7 +199,6 @@ def xray(
     \b
     Exit codes: 0 shown, 3 refused or brokers unreachable, 64 wrong usage.
     """  # noqa: D301 - click's own mark
-    others = tuple(checked_topic(topic, "--topic") for topic in others)
     window = window_of(more["start"], more["until"], more["last"])
     roles = {more["topic"]: "input", more["output"]: "output"} if not others else {name: name for name in others}
     html = out is not None and out.suffix == ".html"

@@ -280,6 +280,8 @@ def verify(bootstrap: str, as_json: bool, **options: Any) -> int:
     """  # noqa: D301 - click's own mark
     of_pipeline = ("input", "output", "dead_letter", "group", "also_output")
     claim = PipelineUnderTest(**{name: options.pop(name) for name in of_pipeline})
+    for name in claim.also_output:
+        checked_topic(name, "--also-output")
     by_profile, profiles = options.pop("tiers") == Tiers.PROFILES, options.pop("profiles_topic")
     if options["transform"] is not None and by_profile:
         raise UsageError("--transform and --tiers profiles are both set: only orders have tiers; unset one of them")

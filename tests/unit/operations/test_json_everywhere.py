@@ -102,6 +102,16 @@ def test_an_empty_group_is_refused(line: str, capsys: pytest.CaptureFixture[str]
     assert "--group is empty" in json.loads(capsys.readouterr().err)["error"]
 
 
+@pytest.mark.parametrize("name", ["a\udcff", "a b", ""])
+@pytest.mark.parametrize("line", ["explain k --also-output", "doctor --topic", "xray --topic", "verify --also-output"])
+def test_a_topic_that_can_not_be_is_refused(line: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of one that is not UTF-8, confluent-kafka ended `explain` and `verify` with SIGSEGV (139)."""
+    program = proof if line.startswith("verify") else cli
+    called = [*line.split(), name, "--json", "--bootstrap", "127.0.0.1:1"]
+    assert exit_code_of(program, "brew", called) == ExitCode.USAGE
+    assert f"{line.rsplit(maxsplit=1)[-1]} is {name!r}" in json.loads(capsys.readouterr().err)["error"]
+
+
 @pytest.mark.parametrize(
     ("line", "called"),
     [
