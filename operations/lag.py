@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NoReturn, Self, TypeVar
 
 import click
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
@@ -315,14 +315,17 @@ def _least_lag_s(document: Mapping[str, Any]) -> float | None:
 def _watch(
     observer: Observer, before: list[PartitionSnapshot], interval_s: float, topic: str, group: str, *, as_json: bool
 ) -> NoReturn:
-    with contextlib.nullcontext() if as_json else Live(auto_refresh=False) as live:
+    drawn_over = not as_json and Console().is_terminal  # elsewhere, `Live` shows the last table only, at the end
+    with Live(auto_refresh=False) if drawn_over else contextlib.nullcontext() as live:
         while True:
             try:
                 before, document = _next(observer, before, interval_s)
             except (DeadlineExceeded, KafkaFailure) as error:  # brokers come back, and the user wants to see it
                 document = document_of([], [], 0, str(error)) | {"remaining": None, "exact": False}
-            if live is None:
+            if as_json:
                 options.print_json(document | {"topic": topic, "group": group}, lines=True)
+            elif live is None:
+                options.show(lag_table(document, topic, group))
             else:
                 live.update(lag_table(document, topic, group), refresh=True)
 

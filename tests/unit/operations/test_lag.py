@@ -220,6 +220,24 @@ def test_watching_while_no_broker_answers_claims_no_number_of_records(
     assert lines == ["unavailable: no broker answers"]
 
 
+def test_watching_into_a_file_shows_each_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`lag --watch | tee lag.log` showed nothing until it was stopped, and then the last table only."""
+    tables = []
+
+    def answer(*_: object) -> tuple[list[PartitionSnapshot], dict[str, Any]]:
+        tables.append(capsys.readouterr().out)
+        if len(tables) > 2:
+            raise KeyboardInterrupt
+        return [], document_of([], [snapshot(90, 0)], NOW_MS, None)
+
+    monkeypatch.setattr(lag, "_next", answer)
+    with pytest.raises(KeyboardInterrupt):
+        lag._watch(SimpleNamespace(), [], 0, "in", "g", as_json=False)  # type: ignore[arg-type]
+    assert [text.count("0 records to read") for text in tables] == [0, 1, 1]
+
+
 def test_the_lag_in_seconds_is_the_age_of_the_first_record_that_is_left_and_an_age_limit_needs_it() -> None:
     """None left is 0, a record from a faster clock is not older than new; an alarm that can't know says so."""
     waits, untold = snapshot(50, 40, oldest_ms=NOW_MS - 75_000), snapshot(50, 40)
