@@ -79,13 +79,14 @@ class TransactionsSnapshot:
     """
     The open transactions, the partitions' read bounds, and the groups' positions in the affected partitions.
 
-    ``unavailable``: what could not be read, with the brokers' reason.
+    ``unavailable``: what could not be read, with the brokers' reason; ``unread``: how many partitions of it.
     """
 
     cases: tuple[Diagnosis, ...]
     bounds: Mapping[Place, ReadBounds]
     groups: Mapping[str, Mapping[Place, int]]
     unavailable: tuple[str, ...]
+    unread: int = 0
 
 
 def examine(connection: Connection, scope: Scope, deadline: Deadline) -> TransactionsSnapshot:
@@ -110,7 +111,7 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
                 unavailable += _unanswered_coordinators(unanswered)
             except BrewError as error:
                 unavailable.append(str(error))
-    return TransactionsSnapshot(tuple(cases), ends, groups_there, tuple(unavailable))
+    return TransactionsSnapshot(tuple(cases), ends, groups_there, tuple(unavailable), len(unread_partitions))
 
 
 def _groups_to_ask(names: Collection[str], cases: Iterable[Diagnosis], most_groups: int) -> tuple[list[str], list[str]]:
@@ -386,7 +387,7 @@ def doctor(bootstrap: str, *, names: tuple[str, ...], as_json: bool, **option: A
         summary = {"sick": len(unhealthy), **report.document(), "unavailable": snapshot.unavailable}
         print_json(summary | {"transactions": [row(case, snapshot, bootstrap) for case in snapshot.cases]})
     elif not option["abort"]:
-        _advise(unhealthy)
+        _advise(unhealthy, snapshot)
     if report.failed:
         return ExitCode.REFUSED
     return ExitCode.VIOLATION if unhealthy else ExitCode.DONE
@@ -440,9 +441,15 @@ def _abort_selected(
     return report
 
 
-def _advise(unhealthy: list[Diagnosis]) -> None:
+def _advise(unhealthy: list[Diagnosis], snapshot: TransactionsSnapshot) -> None:
     if not unhealthy:
-        click.echo("no hanging or lingering transaction")
+        unknown = sum(case.kind is Kind.UNKNOWN for case in snapshot.cases)
+        doubts = [f"{quantity(unknown, 'transaction')} that no coordinator reports"] if unknown else []
+        doubts += [f"{quantity(snapshot.unread, 'partition')} that could not be read"] if snapshot.unread else []
+        remedy = "run it again, as a user that may describe all topics and transactional ids"
+        click.echo(
+            "no hanging or lingering transaction" + (f" known, but {' and '.join(doubts)}; {remedy}" if doubts else "")
+        )
         return
     first = shlex.quote(unhealthy[0].names[0])
     lines = (

@@ -266,10 +266,34 @@ def test_a_fence_ends_what_a_coordinator_has_open_and_says_what_is_read_again(tr
     )
 
 
+DOUBTS = "1 transaction that no coordinator reports and 2 partitions that could not be read"
+MAY = "may describe all topics and transactional ids"
+NOTHING = doctor.TransactionsSnapshot((), {}, {}, ())
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "text"),
+    [
+        (NOTHING, "no hanging or lingering transaction\n"),
+        (replace(NOTHING, unavailable=("offsets of 2 groups",)), "no hanging or lingering transaction\n"),
+        (
+            replace(NOTHING, cases=(case(Kind.UNKNOWN), case(Kind.OPEN, known())), unread=2),
+            f"no hanging or lingering transaction known, but {DOUBTS}; run it again, as a user that {MAY}\n",
+        ),
+    ],
+)
+def test_what_could_not_be_judged_is_not_called_healthy(
+    snapshot: doctor.TransactionsSnapshot, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said "no hanging or lingering transaction" below a panel of one that may be hanging."""
+    doctor._advise([], snapshot)
+    assert capsys.readouterr().out == text
+
+
 def test_a_command_to_run_next_can_be_copied_whatever_the_names_are(capsys: pytest.CaptureFixture[str]) -> None:
     """A transactional id, or a group, may hold anything: spaces, or what a shell would run."""
     (case,) = diagnose([HELD], [named("a b; ls")], AGE_LIMITS, NOW_MS)
-    doctor._advise([case])
+    doctor._advise([case], NOTHING)
     assert "--transaction 'a b; ls'`" in " ".join(capsys.readouterr().out.split())
     view: Any = SimpleNamespace(names=SimpleNamespace(bootstrap="k:1", input="in", group="a b; ls"))
     row: Any = SimpleNamespace(state="stuck")
