@@ -31,7 +31,7 @@ from brew.offsets import LogOffsets
 from brew.signals import Stopped
 from operations.explain.command import since
 from operations.labels import NONE, record_time
-from operations.options import advised, chosen_partitions, connected, json_option, print_json, table
+from operations.options import advised, chosen_partitions, connected, print_json, table
 from operations.xray.model import Run, RunBuilder
 
 _ASK_S = 60.0
@@ -300,7 +300,7 @@ def _start(text: str | None) -> tuple[int | None, int | None]:
 )
 @option("--markers", is_flag=True, help="Also show control records, such as the markers that end transactions.")
 @option("--follow", is_flag=True, help="Keep showing new records until SIGTERM or Ctrl-C.")
-@json_option
+@option("--json", "as_json", is_flag=True, help="Print one JSON object per record, one a line, instead of a table.")
 @advised()
 def show(
     topic: str, bootstrap: str, start: str | None, key: str | None, *, follow: bool, as_json: bool, **more: Any

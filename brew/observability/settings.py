@@ -34,11 +34,19 @@ class ProbeSettings:
     consuming_ttl_s: float = TTL_S
 
     def __post_init__(self) -> None:
+        checked_host(self.host, "PROBE_HOST (--probe-host)")
         for setting, value in (("--polling-ttl", self.polling_ttl_s), ("--consuming-ttl", self.consuming_ttl_s)):
             if not _SHORTEST_TTL_S <= value <= _LONGEST_TTL_S:
                 raise UsageError(
                     f"{setting} is {value:g}: it has to be between {_SHORTEST_TTL_S:g} and {_LONGEST_TTL_S:g} s"
                 )
+
+
+def checked_host(host: str, setting: str) -> str:
+    """Refuse an empty address, as of an unset variable: a socket takes it for all addresses of the machine."""
+    if not host:
+        raise UsageError(f"{setting} is empty; name an address, such as {HOST}, or leave the option out")
+    return host
 
 
 PROBE_OPTIONS = (

@@ -27,6 +27,7 @@ from brew.cli import option
 from brew.errors import Refused
 from brew.html import Markup
 from brew.names import ExitCode
+from brew.observability.settings import checked_host
 from operations.options import advised, live_options, print_json
 from operations.ui import page
 from operations.ui.build import document
@@ -228,6 +229,7 @@ OWN_NAMES = [LOOPBACK, "localhost", "::1", "[::1]"]
 @option(
     "--host",
     default=LOOPBACK,
+    callback=lambda _context, _parameter, host: checked_host(host, "--host"),
     help="Address to listen on; other machines can read the page unless it is a loopback address.",
 )
 @option("--port", type=click.IntRange(0, 65_535), default=3001, help="Port to listen on; 0: any free port.")

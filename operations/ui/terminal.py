@@ -23,7 +23,7 @@ from brew.deadline import Deadline
 from brew.names import ExitCode
 from brew.preflight import Severity
 from operations import labels
-from operations.options import advised, json_option, live_options, print_json
+from operations.options import advised, live_options, print_json
 from operations.ui.build import document
 from operations.ui.model import LOOKING, STATES, UNHEALTHY, Row, SourceStatus, Transaction, View
 from operations.ui.poller import LiveSettings, PollGroup
@@ -218,7 +218,7 @@ _ONCE_S = 12.0
 @click.command("top")
 @live_options
 @option("--once", is_flag=True, help="Observe until rates and states are known, print once, and exit.")
-@json_option
+@option("--json", "as_json", is_flag=True, help="Print one JSON document per --interval, one a line; one with --once.")
 @advised()
 def top(*, once: bool, as_json: bool, **option: Any) -> ExitCode:
     """

@@ -211,6 +211,8 @@ def test_a_time_shorter_than_the_longest_work_is_refused(setting: str) -> None:
         probe_settings({**NOTHING_GIVEN, setting: 119.9}, follow=True, longest_work_s=120)
     with pytest.raises(UsageError, match="--polling-ttl is 0"):
         ProbeSettings(polling_ttl_s=0)
+    with pytest.raises(UsageError, match=r"PROBE_HOST \(--probe-host\) is empty; name an address"):
+        ProbeSettings(host="")  # a socket would take it for all addresses of the machine
 
 
 LOCAL_TIMES = ["--probe-port", "8080", "--polling-ttl", "400", "--consuming-ttl", "500.5"]

@@ -152,6 +152,12 @@ def test_addresses_are_refused_with_their_setting() -> None:
     assert "canary-7" not in str(refused.value)
 
 
+def test_an_empty_address_is_not_all_addresses(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--host "$HOST"` of an unset variable listened on all, and printed `http://:3001/`."""
+    assert exit_code_of(cli, "brew", ["ui", "--host", "", "--bootstrap", "localhost:1"]) == ExitCode.USAGE
+    assert "--host is empty; name an address, such as 127.0.0.1" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["ui", "top"])
 @pytest.mark.parametrize(
     "words", ["--interval 0", "--tail 0", "--patience 999", "--status-url h:3000", "--output brew.orders.v1"]
