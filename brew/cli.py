@@ -18,7 +18,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, TypeVar, cast
 
@@ -163,7 +163,7 @@ class _Stderr(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if not record.name.startswith("brew.librdkafka"):
-            click.echo(self.format(record), err=True)
+            _say(self.format(record))
 
 
 def _log_to_stderr() -> None:
@@ -181,9 +181,23 @@ def called(name: str) -> str:
     return script if Path(sys.argv[0]).name == script else f"python -m {name}"
 
 
+def _say(text: str) -> None:
+    """Print to stderr; without a reader, or room, the exit code alone has to tell."""
+    with _without_reader(sys.stderr):
+        click.echo(text, err=True)
+
+
+@contextlib.contextmanager
+def _without_reader(stderr: TextIO) -> Iterator[None]:
+    try:
+        yield
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stderr.fileno())  # else Python's own exit code of a failed flush, 120
+
+
 def _refuse(error: str, following: str) -> None:
     """Print an error as JSON on stderr, because stdout holds only whole answers; ``following`` is what to do next."""
-    click.echo(orjson.dumps({"error": error, "next": following}).decode(), err=True)
+    _say(orjson.dumps({"error": error, "next": following}).decode())
 
 
 def _last_clause(text: str) -> str:
@@ -200,7 +214,7 @@ def _aborted(error: click.Abort, name: str) -> int:
     """Report a SIGINT that another handler took (`KeyboardInterrupt`), or a prompt without an answer."""
     interrupted = isinstance(error.__cause__, KeyboardInterrupt)
     why = "stopped by SIGINT" if interrupted else "no answer to a question; see --help for the option that answers it"
-    click.echo(f"{name}: {why}", err=True)
+    _say(f"{name}: {why}")
     return _INTERRUPTED_EXIT if interrupted else ExitCode.REFUSED
 
 
@@ -215,7 +229,7 @@ def _stopped(error: Stopped | Exception, name: str) -> int:
     else:
         raise error
     if stopped.code:
-        click.echo(f"{name}: {stopped}", err=True)
+        _say(f"{name}: {stopped}")
     return stopped.code
 
 
@@ -224,7 +238,7 @@ def _refused(error: BrewError, command: click.Command, name: str, *, as_json: bo
     if as_json:
         _refuse(text, _last_clause(text))
     else:
-        click.echo(f"{name}: {text}", err=True)
+        _say(f"{name}: {text}")
     return ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.REFUSED
 
 
@@ -269,7 +283,8 @@ def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int
         if _JSON in arguments:
             _refuse(as_text(error.format_message()), "see --help")
         else:
-            error.show()
+            with _without_reader(sys.stderr):
+                error.show()
         return ExitCode.USAGE
     except BrewError as error:
         return _refused(error, command, name, as_json=_JSON in arguments)
@@ -308,7 +323,7 @@ def _reader_gone(stdout: TextIO, error: BaseException, name: str) -> int:
     _discard(stdout)
     if not isinstance(error, UnfinishedError):
         return ExitCode.DONE
-    click.echo(f"{name}: {error}", err=True)
+    _say(f"{name}: {error}")
     return ExitCode.REFUSED
 
 

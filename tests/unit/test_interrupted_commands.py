@@ -199,6 +199,20 @@ def test_a_full_disk_under_the_output_is_a_refusal_and_no_violation(output: str,
     assert said.startswith("the output could not be written (No space left on device)"), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [("Refused('no')", ExitCode.REFUSED), ("UsageError('no')", ExitCode.USAGE), ("click.UsageError('no')", 64)],
+)
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_an_error_that_nobody_can_read_keeps_its_exit_code(error: str, code: int, arguments: tuple[str, ...]) -> None:
+    """`brew lag --fail-older-than 5 2>&1 | head -4` ended with 1, for a violation: the error had no reader."""
+    raises = f"from brew.errors import Refused, UsageError; raise {error}"
+    program = _SHOWS.format(output=f"logging.getLogger('brew').info('x'); {raises}").replace(
+        "click", "logging, click", 1
+    )
+    assert _without_a_reader(program, *arguments, errors=True)[0] == code
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_an_output_in_an_old_encoding_escapes_what_it_lacks(encoding: str) -> None:
     r"""In such a locale `brew top` and `brew xray` ended in a stack trace; `\u` escapes are valid in JSON, too."""
@@ -213,15 +227,16 @@ def test_an_output_in_an_old_encoding_escapes_what_it_lacks(encoding: str) -> No
     assert json.loads(done.stdout) == json.loads(text)
 
 
-def _without_a_reader(program: str, *arguments: str) -> tuple[int, str]:
-    """Return the exit code and stderr of a Python program whose stdout is a pipe that nobody reads."""
+def _without_a_reader(program: str, *arguments: str, errors: bool = False) -> tuple[int, str]:
+    """Return the exit code and stderr of a Python program whose stdout is a pipe that nobody reads, or also stderr."""
     reader, writer = os.pipe()
     os.close(reader)
     try:
         done = subprocess.run(
             [sys.executable, "-c", program, *arguments],
-            stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+            stdin=subprocess.DEVNULL, stdout=writer, stderr=writer if errors else subprocess.PIPE,
+            text=True, timeout=60, check=False,
         )  # fmt: skip
     finally:
         os.close(writer)
-    return done.returncode, done.stderr
+    return done.returncode, done.stderr or ""
