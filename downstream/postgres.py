@@ -83,13 +83,15 @@ class Database:
     """
     A session, opened at first use and again after each failure; for one thread only.
 
-    Transient failures (no server, no lock, a deadlock, a session that was ended) raise `RetryLater`. Their transaction
-    was applied as a whole or not at all; only reading the database again shows which.
+    Transient failures (no server, no lock, a deadlock, a session that was ended, a fail-over that has not reached the
+    address yet) raise `RetryLater`. Their transaction was applied as a whole or not at all; only reading the database
+    again shows which.
     """
 
     def __init__(self, settings: DatabaseSettings, name: str) -> None:
         self.settings, self._name = settings, name
         self._connection: Connection | None = None
+        self._worked = False
         self._guard = _Guard()
 
     @contextlib.contextmanager
@@ -103,15 +105,18 @@ class Database:
         """
         try:
             if self._connection is None or self._connection.closed:
-                self._connection = self._open()
+                self._connection = self._open(deadline)
             connection = self._connection
             with self._guard.watching(connection, deadline), connection.transaction():
                 yield connection
+            self._worked = True
         except psycopg.Error as error:
             passing = isinstance(error, _PASSING) or self._connection is None or self._connection.closed
             self._forget()
             if passing:
                 raise RetryLater(f"database: {_server_message(error)}") from error
+            if self._worked and isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+                raise RetryLater(f"database: {_server_message(error)}{_remedy(error)}") from error
             raise Refused(
                 f"the database refused, and a retry would not help: {_server_message(error)}{_remedy(error)}"
             ) from error
@@ -124,7 +129,7 @@ class Database:
         self._forget()
         self._guard.close()
 
-    def _open(self) -> Connection:
+    def _open(self, deadline: Deadline) -> Connection:
         settings = self.settings
         times = {"lock": settings.lock_s, "statement": settings.statement_s}
         options = [f"-c {name}_timeout={int(seconds * 1000)}" for name, seconds in times.items()]
@@ -133,7 +138,8 @@ class Database:
         # Transactions begin only where the code says so.
         connection = connect(settings, " ".join(options), autocommit=True, application_name=self._name)
         try:
-            self._require_durable(connection)
+            with self._guard.watching(connection, deadline):  # a pooler accepts sessions while its server is silent
+                self._require_durable(connection)
         except BaseException:
             connection.close()
             raise

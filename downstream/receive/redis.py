@@ -6,7 +6,7 @@ import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import redis
 
@@ -23,6 +23,7 @@ _ANSWER_S = 5.0
 _OPTION, _EXAMPLE = "--redis (REDIS_URL)", "redis://user:password@host:port/0"
 # Answers of a server that works again by itself: a script of somebody else, a full disk, replicas that are away.
 _PASSING = {"BUSY", "MISCONF", "NOREPLICAS"}
+_IN_PIPELINE = " of pipeline caused error: "  # the library's words between a command and the server's answer
 _SAFE = {"maxmemory-policy": "noeviction", "appendonly": "yes", "appendfsync": "always"}
 
 # Release a claim only if it is still ours; it may have expired and been taken by another process.
@@ -62,9 +63,9 @@ class RedisSettings:
     keep_s: float = 14 * 86_400.0
     claim_s: float = 30.0
 
-    def client(self) -> redis.Redis:
+    def client(self, on_connect: Callable[[Any], None] | None = None) -> redis.Redis:
         """
-        Return a client, which connects at its first use.
+        Return a client, which connects at its first use; ``on_connect`` is called in place of the library's own.
 
         Raises:
             UsageError: the address is malformed.
@@ -72,7 +73,7 @@ class RedisSettings:
         try:
             checked_login(self.url, _OPTION, _EXAMPLE)
             made: redis.Redis = redis.Redis.from_url(
-                self.url, socket_timeout=_ANSWER_S, socket_connect_timeout=_ANSWER_S
+                self.url, socket_timeout=_ANSWER_S, socket_connect_timeout=_ANSWER_S, redis_connect_func=on_connect
             )
         except ValueError:
             raise invalid_address(_OPTION, _EXAMPLE) from None  # Python quotes whatever it takes for the port
@@ -108,43 +109,41 @@ class _InRedis(Receiver):
         super().__init__(receiver_settings)
         self._keys, self._accept_weaker = Keys(receiver_settings.group), accept_weaker
         self._keep_ms, self._claim_ms = int(settings.keep_s * 1000), int(settings.claim_s * 1000)
-        self._client = settings.client()
+        self._client = settings.client(self._connected)
+        self._told: list[str] = []
+        self._wrote = False
 
     def prepare(self) -> None:
         """
-        Report settings that weaken the guarantee.
+        Connect, and so report settings that weaken the guarantee.
 
         Raises:
             Refused: there is one, and it was not accepted.
         """
         with self._errors_mapped():
-            unsafe = self._unsafe()
+            self._client.ping()
+
+    def _connected(self, connection: Any) -> None:
+        """Check the settings of each new connection: a server that was restarted or replaced may have others."""
+        connection.on_connect()
+        unsafe = _unsafe(connection)
         if unsafe and not self._accept_weaker:
+            connection.disconnect()
             raise Refused(
                 f"Redis can lose claims: {'; '.join(unsafe)}. Change it, or accept duplicates with --accept-weaker"
             )
         for setting in unsafe:
-            self.settings.tell(f"at least once only: {setting}")
+            if setting not in self._told:
+                self._told.append(setting)
+                self.settings.tell(f"at least once only: {setting}")
 
     def claimed_topic_id(self, topic_id: str, deadline: Deadline, *, replace: bool) -> str:  # noqa: ARG002 - the shape
         key = self._keys.topic(self.settings.topic)
         with self._errors_mapped():
             self._client.set(key, topic_id, nx=not replace)
+            self._wrote = True
             known = cast("bytes | None", self._client.get(key))
         return topic_id if known is None else known.decode("utf-8", "replace")
-
-    def _unsafe(self) -> list[str]:
-        """Return the settings with which Redis can lose claims, each with the value it should have."""
-        self._client.ping()  # raises what is wrong with the address; a refusal after it is about CONFIG
-        try:
-            settings = {name: str(self._client.config_get(name).get(name)) for name in _SAFE}
-        except redis.ResponseError:
-            return ["CONFIG GET is not allowed, so it is unknown whether claims can be lost"]
-        return [
-            f"{name} is {settings[name]!r}, must be {wanted!r}"
-            for name, wanted in _SAFE.items()
-            if settings[name] != wanted
-        ]
 
     @contextlib.contextmanager
     def _errors_mapped(self) -> Iterator[None]:
@@ -155,11 +154,15 @@ class _InRedis(Receiver):
         except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.OutOfMemoryError) as error:
             raise RetryLater(f"redis: {error}") from error
         except redis.ReadOnlyError as error:
-            raise Refused(
-                f"redis refused, and a retry would not help: {error}; name the primary in {_OPTION}"
-            ) from error
+            remedy = f"{error}; name the primary in {_OPTION}"
+            if not self._wrote:
+                raise Refused(f"redis refused, and a retry would not help: {remedy}") from error
+            # A fail-over: the address may lead to the new primary, but this connection never does.
+            self._client.connection_pool.disconnect()
+            raise RetryLater(f"redis: {remedy}") from error
         except redis.RedisError as error:
-            if isinstance(error, redis.exceptions.MasterDownError) or str(error).partition(" ")[0] in _PASSING:
+            code = str(error).rpartition(_IN_PIPELINE)[2].partition(" ")[0]
+            if isinstance(error, redis.exceptions.MasterDownError) or code in _PASSING:
                 raise RetryLater(f"redis: {error}") from error
             raise Refused(
                 f"redis refused, and a retry would not help: {error}; correct {_OPTION}, the server's "
@@ -168,6 +171,22 @@ class _InRedis(Receiver):
 
     def close(self, deadline: Deadline) -> None:  # noqa: ARG002 - the handler's shape
         self._client.close()
+
+
+def _unsafe(connection: Any) -> list[str]:
+    """Return the settings with which Redis can lose claims, each with the value it should have."""
+    unsafe = []
+    for name, wanted in _SAFE.items():
+        connection.send_command("CONFIG", "GET", name)
+        try:
+            answer = connection.read_response()
+        except redis.ResponseError:
+            return ["CONFIG GET is not allowed, so it is unknown whether claims can be lost"]
+        # RESP3 answers with a map, RESP2 with a list.
+        value = (answer.get(name.encode(), b"") if isinstance(answer, dict) else b"".join(answer[1:])).decode()
+        if value != wanted:
+            unsafe.append(f"{name} is {value!r}, must be {wanted!r}")
+    return unsafe
 
 
 Effect = Callable[[Message], None]

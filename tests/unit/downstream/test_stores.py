@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socketserver
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -45,7 +47,7 @@ from downstream.receive import receiver as receiving
 from downstream.receive.check import CheckResult
 from downstream.receive.postgres import ClaimRetention, TopicRetention
 from downstream.receive.receiver import BackgroundThread, Receiver, ReceiverSettings, identifier, messages, points_grant
-from downstream.receive.redis import RedisScriptReceiver, RedisSettings
+from downstream.receive.redis import RedisReceiver, RedisScriptReceiver, RedisSettings
 
 ORDER = {"customer_id": "c-1", "order_id": "o-1", "total_cents": 980, "loyalty_tier": "gold", "loyalty_discount": 0.15}
 
@@ -208,10 +210,45 @@ def test_a_database_that_takes_no_writes_is_refused_with_the_remedy(monkeypatch:
     session.transaction.return_value.__exit__.return_value = False
     session.fileno.return_value = 0
     database = Database(DatabaseSettings("postgresql://h/d", "ledger"), "test")
-    monkeypatch.setattr(database, "_open", lambda: session)
+    monkeypatch.setattr(database, "_open", lambda _deadline: session)
     with pytest.raises(Refused, match=r"; name the primary in --database"), database.transaction(Deadline(5)):
         raise psycopg.errors.ReadOnlySqlTransaction("cannot execute INSERT in a read-only transaction")
+    with database.transaction(Deadline(5)):
+        pass
+    with pytest.raises(RetryLater, match=r"; name the primary in --database"), database.transaction(Deadline(5)):
+        raise psycopg.errors.ReadOnlySqlTransaction("after a fail-over, before the address leads to the new primary")
     database.close()
+
+
+class _SilentPostgres(socketserver.StreamRequestHandler):
+    """Accepts a session, as a pooler does, and answers nothing more."""
+
+    def handle(self) -> None:
+        self.rfile.read(int.from_bytes(self.rfile.read(4)) - 4)
+        for kind, content in ((b"R", bytes(4)), (b"S", b"client_encoding\0UTF8\0"), (b"Z", b"I")):
+            self.wfile.write(kind + (len(content) + 4).to_bytes(4) + content)
+        self.rfile.read()
+
+
+def test_a_session_whose_server_never_answers_ends_with_its_deadline() -> None:
+    """Its first question, about durability, was asked outside of the deadline: the program hung, and lost its turn."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _SilentPostgres) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
+        url = f"postgresql://u@127.0.0.1:{server.server_address[1]}/d?sslmode=disable&gssencmode=disable"
+        database, refusals = Database(DatabaseSettings(url, "ledger"), "test"), list[RetryLater]()
+
+        def ask() -> None:
+            with pytest.raises(RetryLater) as refusal, database.transaction(Deadline(0.2)):
+                pass
+            refusals.append(refusal.value)
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(20)
+        server.shutdown()
+        assert "database: " in str(refusals)
+        database.close()
 
 
 @pytest.mark.parametrize(
@@ -236,15 +273,128 @@ def test_a_login_that_redis_refuses_ends_the_program_and_an_absent_redis_is_wait
         raise answer
 
 
-def test_a_database_that_redis_does_not_have_is_refused_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+class FakeRedis(socketserver.ThreadingTCPServer):
+    """Answers each command with OK, or as ``answers`` say, and remembers them; drops the connection at None."""
+
+    daemon_threads = True
+
+    def __init__(self, **answers: bytes | None) -> None:
+        super().__init__(("127.0.0.1", 0), _FakeRedisHandler)
+        self.answers: dict[str, bytes | None] = {"HELLO": b"-ERR unknown command", **answers}
+        self.config = {"maxmemory-policy": "noeviction", "appendonly": "yes", "appendfsync": "always"}
+        self.commands: list[str] = []
+        threading.Thread(target=self.serve_forever, args=[0.01], daemon=True).start()
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+        super().__exit__(*error)
+
+    @property
+    def settings(self) -> RedisSettings:
+        return RedisSettings(f"redis://127.0.0.1:{self.server_address[1]}/0?protocol=2")
+
+
+class _FakeRedisHandler(socketserver.StreamRequestHandler):
+    server: FakeRedis
+
+    def handle(self) -> None:
+        while line := self.rfile.readline():
+            words = [self.rfile.read(int(self.rfile.readline()[1:]) + 2)[:-2].decode() for _ in range(int(line[1:]))]
+            self.server.commands.append(words[0])
+            answer = self.server.answers.get(words[0], b"+OK")
+            if words[0] == "CONFIG" and answer == b"+OK":
+                answer = "\r\n".join(f"${len(word)}\r\n{word}" for word in (words[2], self.server.config[words[2]]))
+                answer = b"*2\r\n" + answer.encode()
+            if answer is None:
+                return
+            self.wfile.write(answer + b"\r\n")
+
+
+def scripted(server: FakeRedis, **more: Any) -> RedisScriptReceiver:
+    settings = ReceiverSettings("g", "t", identifier("source"), tell=more.pop("tell", lambda _: None))
+    return RedisScriptReceiver(settings, server.settings, **more)
+
+
+def test_a_database_that_redis_does_not_have_is_refused_by_its_own_name() -> None:
     """A connection selects its database first: the refusal of that one is not one of CONFIG GET."""
-    refused = Mock(side_effect=redis.ResponseError("DB index is out of range"))
-    for name in ("ping", "config_get"):
-        monkeypatch.setattr(redis.Redis, name, refused)
-    settings = RedisSettings("redis://h:1/99")
-    receiver = RedisScriptReceiver(ReceiverSettings("g", "t", identifier("source")), settings, accept_weaker=True)
-    with pytest.raises(Refused, match=r"DB index is out of range; correct --redis \(REDIS_URL\)"):
+    with FakeRedis(SELECT=b"-ERR DB index is out of range") as server:
+        settings = RedisSettings(server.settings.url.replace("/0", "/99"))
+        receiver = RedisScriptReceiver(ReceiverSettings("g", "t", identifier("source")), settings, accept_weaker=True)
+        with pytest.raises(Refused, match=r"DB index is out of range; correct --redis \(REDIS_URL\)"):
+            receiver.prepare()
+
+
+MESSAGE = [receiving.Message("m", "c", 1, b"")]
+
+
+@pytest.mark.parametrize(
+    ("changed", "found"),
+    [
+        ({"maxmemory-policy": "allkeys-lru"}, "maxmemory-policy is 'allkeys-lru', must be 'noeviction'"),
+        ({"appendfsync": "everysec", "appendonly": "no"}, "appendonly is 'no', must be 'yes'; appendfsync is"),
+        (None, "CONFIG GET is not allowed"),
+    ],
+)
+def test_the_settings_of_redis_are_checked_again_when_another_server_answers(
+    changed: dict[str, str] | None, found: str
+) -> None:
+    """After a fail-over the receiver went on with a server that evicts claims: they were checked at the start only."""
+    with FakeRedis(EVALSHA=None) as server:
+        receiver = scripted(server)
         receiver.prepare()
+        with pytest.raises(RetryLater):
+            receiver.claim(MESSAGE, leased([]))  # its connection is cut
+        server.config |= changed or {}
+        server.answers |= {"EVALSHA": b":1", **({} if changed else {"CONFIG": b"-NOPERM no permissions"})}
+        with pytest.raises(Refused, match=f"^Redis can lose claims: {found}"):
+            receiver.claim(MESSAGE, leased([]))
+        assert server.commands.count("EVALSHA") == 1
+        receiver.close(Deadline(1))
+
+
+def test_an_accepted_weakness_of_redis_is_told_once_and_another_one_when_it_comes() -> None:
+    told: list[str] = []
+    with FakeRedis(EVALSHA=None) as server:
+        server.config["appendonly"] = "no"
+        receiver = scripted(server, accept_weaker=True, tell=told.append)
+        receiver.prepare()
+        server.config["appendfsync"] = "everysec"
+        for _ in range(3):
+            with pytest.raises(RetryLater):
+                receiver.claim(MESSAGE, leased([]))
+        receiver.close(Deadline(1))
+    expected = ["appendonly is 'no', must be 'yes'", "appendfsync is 'everysec', must be 'always'"]
+    assert told == [f"at least once only: {setting}" for setting in expected]
+
+
+def test_an_effect_waits_for_a_disk_that_filled_up_after_its_claim() -> None:
+    """The library puts the command before a pipeline's error: the receiver ended with "a retry would not help"."""
+    with FakeRedis(HINCRBY=b"-MISCONF Errors writing to the AOF file: No space left", EXEC=b"-EXECABORT") as server:
+        receiver = RedisReceiver(ReceiverSettings("g", "t", identifier("source")), server.settings)
+        receiver.prepare()
+        with pytest.raises(RetryLater, match="pipeline caused error: MISCONF"):
+            receiver.claim([receiving.Message("m", "MISCONF", 1, b"")], leased([]))
+        server.answers["HINCRBY"] = b"-WRONGTYPE Operation against a key"
+        with pytest.raises(Refused, match="the key that another program changed"):
+            receiver.claim([receiving.Message("m", "MISCONF", 1, b"")], leased([]))
+        receiver.close(Deadline(1))
+
+
+def test_a_redis_that_became_a_replica_is_waited_for_over_a_new_connection() -> None:
+    """A fail-over ended the receiver, though its address led to the new primary; a replica at the start is refused."""
+    with FakeRedis(SET=b"-READONLY You can't write against a read only replica.", GET=b"$2\r\nid") as server:
+        receiver = scripted(server)
+        with pytest.raises(Refused, match="name the primary in --redis"):
+            receiver.claimed_topic_id("id", Deadline(5), replace=False)
+        server.answers["SET"] = b"+OK"
+        assert receiver.claimed_topic_id("id", Deadline(5), replace=False) == "id"
+        server.answers["SET"] = b"-READONLY You can't write against a read only replica."
+        with pytest.raises(RetryLater, match="name the primary in --redis"):
+            receiver.claimed_topic_id("id", Deadline(5), replace=False)
+        server.answers["SET"] = b"+OK"
+        assert receiver.claimed_topic_id("id", Deadline(5), replace=False) == "id"
+        assert server.commands.count("CONFIG") == 6, "the first three settings, and those of the second connection"
+        receiver.close(Deadline(1))
 
 
 def test_a_lease_ends_with_its_deadline_or_its_partition() -> None:
