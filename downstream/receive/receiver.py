@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -216,7 +216,8 @@ class Receiver(Handler):
 
     def __init__(self, settings: ReceiverSettings) -> None:
         self.settings = settings
-        self._begun: set[int] = set()
+        self._read_again: dict[int, int] = {}
+        """With ``again``, the next offset of each partition that this process has begun to read again."""
         self._ready = False
         self.received = ReceiverResult()
         self.background: list[BackgroundThread] = []
@@ -269,9 +270,10 @@ class Receiver(Handler):
             )
 
     def _start(self, assignment: AssignedPartition) -> int:
-        if self.settings.again and assignment.partition not in self._begun:
-            self._begun.add(assignment.partition)
-            return assignment.first
+        """With ``again``, continue where this process was: until it reports, the group's offset is the one before."""
+        if self.settings.again:
+            position = self._read_again.setdefault(assignment.partition, assignment.first)
+            assignment = replace(assignment, committed=position, committed_topic_id=None)
         return start(assignment)
 
     def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
@@ -284,7 +286,9 @@ class Receiver(Handler):
         self.received.repeated += len(records) - effects
         self.skipped(len(records) - effects)
         self._refuse(batch_messages)
-        context.report({batch.partition: batch.until for batch in batches})
+        done = {batch.partition: batch.until for batch in batches}
+        self._read_again |= done
+        context.report(done)
 
     def _refuse(self, messages: Sequence[Message]) -> None:
         """Count the messages that give no points, and report the first ones."""

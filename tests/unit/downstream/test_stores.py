@@ -662,12 +662,28 @@ def test_nothing_is_claimed_of_a_partition_that_is_not_ours_any_more() -> None:
     assert (reports, receiver.known) == ([], set())
 
 
-@pytest.mark.parametrize(("again", "starts"), [(True, [10, 20, 20]), (False, [20, 20, 20])])
+@pytest.mark.parametrize(("again", "starts"), [(True, [10, 10, 15]), (False, [20, 20, 20])])
 def test_all_is_read_again_once_and_not_with_every_assignment(again: bool, starts: list[int]) -> None:
-    """A rebalance gives the partition back: it goes on at the group's offset."""
+    """
+    The group's offset is still the one from before: a store that was away for a moment ended the reading.
+
+    A rebalance gives the partition back, too: it goes on where this process was.
+    """
     receiver = Claiming(again=again)
     assignment = AssignedPartition("t", "id", 3, committed=20, first=10, last_stable=90)
-    assert [receiver.assigned([assignment], Deadline(10))[3] for _ in range(3)] == starts
+    batch = [PartitionBatch(3, 10, 15, [Record(10, source=0)])]
+    begun = [receiver.assigned([assignment], Deadline(10))[3]]
+    receiver.away = True
+    with pytest.raises(RetryLater):
+        receiver.handle(batch, leased([]))
+    receiver.away = False
+    begun.append(receiver.assigned([assignment], Deadline(10))[3])
+    receiver.handle(batch, leased([]))
+    begun.append(receiver.assigned([assignment], Deadline(10))[3])
+    assert begun == starts
+    if again:
+        with pytest.raises(Refused, match="input-lost"):
+            receiver.assigned([AssignedPartition("t", "id", 3, 20, 16, 90)], Deadline(10))
 
 
 def test_reading_goes_on_at_the_groups_offset_or_begins_at_the_logs_first() -> None:
