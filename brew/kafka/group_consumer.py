@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, cast
@@ -192,25 +192,24 @@ class Member:
         with mapped("resume"):
             self._consumer.resume([TopicPartition(self._topic, p) for p in partitions if p in self._owned])
 
-    def report(self, positions: Mapping[int, int], metadata: str, *, wait: bool = False) -> None:
+    def report(self, positions: Mapping[int, int], metadata: str, *, wait: Deadline | None = None) -> None:
         """
         Commit the group's position. A failure is ignored, since it only makes records be read again.
 
-        ``wait``: until the broker has answered (at most the library's request time-out).
+        ``wait``: until the broker has answered, at most for this time; None: not at all.
         """
         offsets = [TopicPartition(self._topic, p, offset, metadata) for p, offset in positions.items()]
         if offsets:
-            with contextlib.suppress(KafkaException):
-                if wait:
-                    self._consumer.commit(offsets=offsets, asynchronous=False)
-                else:
-                    self._consumer.commit(offsets=offsets, asynchronous=True)
+            commit = partial(self._consumer.commit, offsets=offsets, asynchronous=wait is None)
+            if wait is None:
+                _ignoring_failure(commit)
+            else:
+                _in_thread("commit-positions", commit).join(wait.remaining_s())
 
     def close(self, deadline: Deadline) -> bool:
         """Leave the group; False if that took longer than the deadline, which is harmless."""
         self._listener = None  # the caller has already stopped working on its partitions
-        leaving = threading.Thread(target=_close, args=(self._consumer,), name="leave-group", daemon=True)
-        leaving.start()
+        leaving = _in_thread("leave-group", self._consumer.close)
         leaving.join(deadline.remaining_s())
         return not leaving.is_alive()
 
@@ -222,7 +221,7 @@ class Member:
         if not is_cut_off(self._consumer, self._connection, self._topic):
             return
         # It can't tell any broker that it leaves, so don't wait for it.
-        threading.Thread(target=_close, args=(self._consumer,), name="give-up-consumer", daemon=True).start()
+        _in_thread("give-up-consumer", self._consumer.close)
         self._consumer = self._made()
         gone, self._owned = sorted(self._owned), set()
         if self._listener is None:
@@ -281,6 +280,13 @@ class Member:
             return ends_partition(error, _IGNORED)
 
 
-def _close(client: Consumer) -> None:
+def _in_thread(name: str, call: Callable[[], object]) -> threading.Thread:
+    """Start a call that the library may hold for longer than there is time."""
+    thread = threading.Thread(target=_ignoring_failure, args=(call,), name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def _ignoring_failure(call: Callable[[], object]) -> None:
     with contextlib.suppress(KafkaException, RuntimeError):
-        client.close()
+        call()

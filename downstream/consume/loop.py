@@ -34,6 +34,7 @@ _ASK_S = 15.0
 _SAFE_SHARE = 0.8  # of the poll interval; after that, work in progress could overlap with the next owner's
 _LEAVE_S = 3.0
 _REPORT_S = 1.0
+_LAST_REPORT_S = 2.0
 _WAITING_AGAIN_S = 10.0
 
 
@@ -77,6 +78,7 @@ class Loop:
         self._progress: dict[int, _PartitionProgress] = {}
         self._settled = Deadline(settings.settle_s)
         self._regain_by: Deadline | None = None
+        self._reported: dict[int, int] = {}
         self._unreported: dict[int, int] = {}
         self._report_due = Deadline(_REPORT_S)
         self._waiting: dict[int, str] = {}
@@ -157,7 +159,7 @@ class Loop:
                 self._advance(batches)
             self._handler.tick(context)
             if self._unreported and self._report_due.expired():
-                self._send_report(wait=False)
+                self._send_report()
         except (RetryLater, NotOwned) as error:
             self._postpone([batch.partition for batch in batches] or list(self._progress), error)
 
@@ -193,11 +195,11 @@ class Loop:
         ours = [p for p in partitions if self._progress.pop(p, None)]
         if ours:
             self._handler.revoked(ours, Deadline(self._settings.session_timeout_s))
-            self._send_report(wait=True)
+            self._send_last_report(ours, Deadline(self._settings.session_timeout_s))
 
     def lost(self, partitions: Collection[int]) -> None:
         ours = [p for p in partitions if self._progress.pop(p, None)]
-        self._unreported = {p: position for p, position in self._unreported.items() if p in self._progress}
+        self._send_nothing_of(partitions)
         # Until partitions are assigned again, nobody is known to work on them: this does not count as drained.
         self._regain_by = Deadline(self._settings.patience_s)
         self._tell(
@@ -322,13 +324,25 @@ class Loop:
         for partition in positions.keys() & self._progress.keys():
             self._progress[partition].give_up_at = None
         self._unreported |= positions
+        self._reported |= positions
         if self._report_due.expired():
-            self._send_report(wait=False)
+            self._send_report()
 
-    def _send_report(self, *, wait: bool) -> None:
-        """Commit positions at most once per second, and before partitions are released."""
-        self._member.report(self._unreported, metadata(self._topic.topic_id), wait=wait)
+    def _send_report(self) -> None:
+        """Commit positions at most once per second, without waiting for the answer."""
+        self._member.report(self._unreported, metadata(self._topic.topic_id))
         self._unreported, self._report_due = {}, Deadline(_REPORT_S)
+
+    def _send_last_report(self, partitions: Collection[int], deadline: Deadline) -> None:
+        """Commit the positions of partitions that are released, also those sent before: nobody knows what was kept."""
+        last = {p: self._reported[p] for p in partitions if p in self._reported}
+        self._member.report(last, metadata(self._topic.topic_id), wait=deadline)
+        self._send_nothing_of(partitions)
+
+    def _send_nothing_of(self, partitions: Collection[int]) -> None:
+        for partition in partitions:
+            self._reported.pop(partition, None)
+            self._unreported.pop(partition, None)
 
     def _leave(self) -> None:
         """Release the partitions, so that no member has to wait for the session time-out."""
@@ -337,6 +351,6 @@ class Loop:
         try:
             if ours:
                 self._handler.revoked(ours, deadline)
-                self._send_report(wait=True)
+                self._send_last_report(ours, Deadline(_LAST_REPORT_S))
         finally:
             self._member.close(deadline)

@@ -45,8 +45,8 @@ class FakeMember:
     def seek(self, positions: Mapping[int, int]) -> None:
         self.seeks.append(dict(positions))
 
-    def report(self, positions: Mapping[int, int], _metadata: str, *, wait: bool = False) -> None:
-        self.reports.append((dict(positions), wait))
+    def report(self, positions: Mapping[int, int], _metadata: str, *, wait: Deadline | None = None) -> None:
+        self.reports.append((dict(positions), wait is not None))
 
     def close(self, _deadline: Deadline) -> bool:
         return True
@@ -256,6 +256,17 @@ def test_a_revoked_partition_is_reported_before_it_leaves_and_a_lost_one_never(
     assert handler.calls == [("lost", [2]), ("revoked", [1])]
     loop.revoked([1])
     assert len(handler.calls) == 2
+
+
+@pytest.mark.parametrize("how", ["revoked", "left"])
+def test_a_position_that_was_sent_before_is_sent_again_before_its_partition_leaves(loop: Loop, how: str) -> None:
+    """A commit without an answer may have been refused, as in a rebalance: the next owner repeated all behind it."""
+    loop.assigned([1, 2])
+    loop._report_due = Deadline(1e-9)
+    _round(loop, {1: Polled([], 7), 2: Polled([], 8)})
+    loop.revoked([1]) if how == "revoked" else loop._leave()
+    sent = {1: 7} if how == "revoked" else {1: 7, 2: 8}
+    assert loop._member.reports == [({1: 7, 2: 8}, False), (sent, True)]
 
 
 def test_a_member_without_partitions_waits_a_moment_before_it_calls_itself_drained(loop: Loop) -> None:

@@ -278,6 +278,15 @@ def test_a_member_that_lost_the_brokers_joins_again_with_a_new_consumer(created:
     until(lambda: created[0].closed, "the old consumer is closed")
 
 
+def test_the_last_report_of_a_member_waits_no_longer_than_it_may(created: list[Silent]) -> None:
+    """Without brokers the library waits for them: a program that was stopped in an outage was killed for it."""
+    member, held, answered = Member(MemberSettings(Connection("nowhere:1"), "g", "in")), threading.Event(), list[bool]()
+    created[0].commit = lambda **_: answered.append(held.wait(9))  # type: ignore[attr-defined]
+    member.report({0: 5}, "", wait=Deadline(0.05))
+    assert answered == []
+    held.set()
+
+
 def test_a_member_refuses_a_record_whose_headers_the_client_can_not_read(created: list[Silent]) -> None:
     """The programs read them later, where a second call returns a broken list that ends the process."""
     member = Member(MemberSettings(Connection("nowhere:1"), "g", "in"))
