@@ -24,7 +24,9 @@ from brew.jvm import dependencies
 from brew.jvm.dependencies import Part
 from sandbox.process import HOST, Identity, ServerProcess, await_start, free, read_state, require_free, write_state
 
-_START_S = 40.0
+# For making the data, and again for the start: no bound for a busy machine (idle: 2 s for PostgreSQL, 9 s for the
+# registry), since a server that ends instead is noticed at once.
+_START_S = 120.0
 _STOP_S = 15.0
 _ANSWER_S = 2
 
@@ -52,7 +54,6 @@ class Store:
 
     name: ClassVar[str]
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
-    start_s: ClassVar[float] = _START_S
 
     def __init__(self, directory: Path, state: State) -> None:
         self.directory, self.state = directory, state
@@ -120,7 +121,7 @@ class Store:
         """Return whether a client gets an answer now."""
         raise NotImplementedError
 
-    def ready(self) -> None:
+    def ready(self, deadline: Deadline) -> None:
         """Called after a successful start."""
 
     def running(self) -> bool:
@@ -196,14 +197,14 @@ class Store:
 
     def _launch(self, *, ends_with_parent: bool) -> None:
         require_free(self.state.port)
-        deadline = Deadline(self.start_s)
         self.home.mkdir(parents=True, exist_ok=True)
-        self.prepare(deadline)
+        self.prepare(Deadline(_START_S))
         self._started = ServerProcess(self.command(), self.log, ends_with_parent=ends_with_parent)
         self._write(replace(self.state, identity=self._started.identity))
         try:
-            await_start(f"{self.name} on port {self.state.port}", self.answers, self.running, self.log, deadline)
-            self.ready()
+            name, deadline = f"{self.name} on port {self.state.port}", Deadline(_START_S)
+            await_start(name, self.answers, self.running, self.log, deadline)
+            self.ready(deadline)
         except BaseException:
             self.kill()
             raise
@@ -286,8 +287,9 @@ class Postgres(Store):
             return False
         return True
 
-    def ready(self) -> None:
-        with psycopg.connect(self._admin_url, connect_timeout=_ANSWER_S, autocommit=True) as connection:
+    def ready(self, deadline: Deadline) -> None:
+        patience_s = max(_ANSWER_S, int(deadline.remaining_s()))
+        with psycopg.connect(self._admin_url, connect_timeout=patience_s, autocommit=True) as connection:
             if connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [ROLE]).fetchone() is None:
                 connection.execute(f"CREATE DATABASE {ROLE}")
 
@@ -386,7 +388,6 @@ class Registry(Store):
     """
 
     name: ClassVar[str] = "registry"
-    start_s: ClassVar[float] = 120.0  # 9 s on an idle machine
 
     @classmethod
     def fetch(cls) -> None:

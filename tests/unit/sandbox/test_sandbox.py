@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -193,6 +194,32 @@ def test_the_class_path_has_one_order_and_an_archive_is_named_only_when_it_exist
     assert not any("SharedArchiveFile" in word for word in jvm.command("kafka.Kafka", []))
     jvm.archive.touch()
     assert f"-XX:SharedArchiveFile={jvm.archive}" in jvm.command("kafka.Kafka", [])
+
+
+def test_a_server_has_its_whole_time_to_start_however_long_its_data_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a loaded machine `initdb` used up the 40 s that both had, and the server was killed while it started."""
+    now, left = [0.0], list[float]()
+    monkeypatch.setattr(store, "Deadline", lambda seconds: Deadline(seconds, lambda: now[0]))
+    monkeypatch.setattr(store, "await_start", lambda *given: left.append(given[-1].remaining_s()))
+    monkeypatch.setattr(store, "ServerProcess", lambda *_, **__: Mock(identity=Identity(os.getpid(), 0.0)))
+
+    class Slow(store.Store):
+        name, url = "slow", "slow:"
+
+        def prepare(self, deadline: Deadline) -> None:
+            now[0] += 100
+            deadline.check("making data")
+
+        def command(self) -> list[str]:
+            return []
+
+        def answers(self) -> bool:
+            return True
+
+    Slow.start(tmp_path)
+    assert left == [120.0]
 
 
 def test_a_database_whose_making_was_interrupted_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
