@@ -40,7 +40,7 @@ from downstream.totals.state_store import (
     put,
     wait_until_stable,
 )
-from downstream.totals.topics import Position, Topics, TotalsSettings, found, position, recreated
+from downstream.totals.topics import Position, Topics, TotalsSettings, found, position, recreated, require_within
 from downstream.totals.total import Total, deltas
 
 _REACH_S = 12.0
@@ -150,10 +150,12 @@ class _Reading:
 
     def offsets(self, topic: Topic) -> _StageOffsets:
         partitions = range(topic.partitions)
-        logs = log_offsets(self.client, topic.name, partitions, Deadline(_ASK_S))
         whose = (self.settings.connection, self.settings.group, topic.name)
         known = committed_by(*whose, partitions, READ_COMMITTED, Deadline(_ASK_S))
+        logs = log_offsets(self.client, topic.name, partitions, Deadline(_ASK_S))
         positions = {p: position(f"{topic.name}[{p}]", topic.topic_id, known[p], logs[p]) for p in partitions}
+        for p in partitions:
+            require_within(f"{topic.name}[{p}]", positions[p].offset, logs[p])
         return _StageOffsets(positions, logs)
 
     def records(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> Iterator[LogRecord]:

@@ -28,12 +28,13 @@ from brew.observability.status import Phase
 from brew.offsets import LogOffsets
 from downstream.totals.stages import Aggregate, AttemptResult, Source, Split, StageTask, advance
 from downstream.totals.state_store import Store, wait_until_stable
-from downstream.totals.topics import Topics, TotalsSettings, ensured
+from downstream.totals.topics import Topics, TotalsSettings, ensured, require_within
 
 _REACH_S = 12.0
 _ASK_S = 30.0
 _PATIENCE_S = 90.0
 _DENIED_S = 10.0  # rights that are being changed may take a while to reach the brokers
+_AHEAD_S = 10.0
 _PAUSE_S = 0.1
 _GRACE_S = 15.0  # the coordinator checks for timed-out transactions every 10 s
 _SHOW_S = 5.0
@@ -177,7 +178,7 @@ class Run:
         return log_offsets(self._admin, stage.topic.name, stage.tasks, Deadline(_ASK_S))
 
     def _round(self, stage: _Stage, pool: ThreadPoolExecutor) -> int:
-        """Make one attempt at each partition that has something to do; return the number of attempts."""
+        """Make one attempt at each partition that has something to do; return how many there are."""
         try:
             known = committed(self._asking, stage.topic.name, stage.tasks, Deadline(_ASK_S))
             logs = self._logs(stage)
@@ -187,7 +188,7 @@ class Run:
             self._failed("failed", stage.topic.name, f"{type(error).__name__}: {error}")
             return 1
         self._give_up.pop(stage.topic.name, None)
-        attempts = []
+        attempts, waiting = [], 0
         for p, log in logs.items():
             # A hint that ignores pending offsets (a commit's marker follows later); the attempt locates the stable one.
             hint = known[p]
@@ -198,13 +199,22 @@ class Run:
             if stage.goal is not None:
                 until = min(until, stage.goal[p])
             source = Source(stage.topic.name, stage.topic.topic_id, p, log)
-            if start < until:
+            if start > log.last_stable:
+                self._wait_for_log(source, start)
+                waiting += 1
+            elif start < until:
                 attempts.append(pool.submit(self._attempt, stage, source, until))
             else:
                 self._give_up.pop(str(source), None)  # nothing is left there that could fail
         for attempt in attempts:
             attempt.result()
-        return len(attempts)
+        return len(attempts) + waiting
+
+    def _wait_for_log(self, source: Source, start: int) -> None:
+        """Refuse a log that ends before the group's offset; a broker that has lost its leadership may say so."""
+        if self._give_up.setdefault(str(source), Deadline(_AHEAD_S)).expired():
+            require_within(str(source), start, source.log)
+        self._stop.wait(_PAUSE_S)
 
     def _attempt(self, stage: _Stage, source: Source, until: int) -> None:
         """Run one transaction; count errors that the next attempt can recover from."""

@@ -137,3 +137,12 @@ def position(partition: str, topic_id: str, committed: Committed | None, log: Lo
             "between were deleted. Count again with another --group, and give the topic a longer retention"
         )
     return Position(committed.offset, int(match[2]))
+
+
+def require_within(partition: str, offset: int, log: LogOffsets) -> None:
+    """Raise `Refused` if the log ends before the group's offset, so that what is written next would be skipped."""
+    if offset > log.last_stable:
+        raise Refused(
+            f"offset-ahead: the group is at {offset} of {partition}, whose last stable offset is {log.last_stable}: "
+            "the topic was recreated, or its log was truncated. Count again with another --group"
+        )

@@ -262,6 +262,25 @@ def test_a_client_that_lost_the_brokers_is_replaced_for_the_work_on_each_partiti
     assert asked == ["the second client"]
 
 
+@pytest.mark.parametrize("committed", [Committed(9, "topic-id=id began=0"), None])
+def test_a_log_that_ends_before_the_groups_offset_is_refused_once_it_stays_so(
+    run: Run, now: list[float], monkeypatch: pytest.MonkeyPatch, committed: Committed | None
+) -> None:
+    """A recreated or truncated input: the run called itself drained, and counted only what came behind the offset."""
+    run._admin, run._asking = Mock(), Mock()
+    monkeypatch.setattr(running, "committed", lambda *_: {0: committed})
+    logs_of(monkeypatch, running, log(8))
+    stage, pool = running._Stage(Topic("in", "id", 1, 1), {0: split()}, {0: 9}), Mock()
+    assert run._round(stage, pool) == 1
+    now[0] = running._AHEAD_S
+    with pytest.raises(Refused, match=r"^offset-ahead: the group is at 9 of in\[0\], whose .* is 8: "):
+        run._round(stage, pool)
+    logs_of(monkeypatch, running, log(9))
+    assert run._round(stage, pool) == 0
+    assert run._give_up == {}
+    pool.submit.assert_not_called()
+
+
 def test_one_success_begins_its_patience_anew_and_a_missing_right_ends_it_sooner(run: Run, now: list[float]) -> None:
     """A right that is missing does not come by waiting; one that is on its way takes a second or two."""
     for _ in range(3):
