@@ -122,6 +122,9 @@ class Member:
             self._consumer.list_topics(self._topic, timeout=_METADATA_S)
         self._add(positions)
 
+    def topic_grew(self, partitions: int) -> None:
+        """Called when the topic has this many partitions now; a group assigns the new ones by itself."""
+
     @property
     def owned(self) -> frozenset[int]:
         return frozenset(self._owned)

@@ -87,6 +87,10 @@ class ClaimedMember(Member):
             self._assignment_reported = True
             self._add(listener.assigned(gained))
 
+    def topic_grew(self, partitions: int) -> None:
+        """Claim the new partitions, too."""
+        self.heartbeater.set_partitions(tuple(range(partitions)))
+
     def all_owned(self) -> bool:
         """Return whether each partition has an owner: none has while a group is paused, or its log out of reach."""
         return self.heartbeater.owners.keys() >= set(self.heartbeater.membership.partitions)

@@ -35,6 +35,8 @@ _SAFE_SHARE = 0.8  # of the poll interval; after that, work in progress could ov
 _LEAVE_S = 3.0
 _REPORT_S = 1.0
 _LAST_REPORT_S = 2.0
+# Nobody deletes, recreates and fills a topic in the first of these times; a check takes 1 to 2 ms.
+_TOPIC_CHECK_S, _IDLE_TOPIC_CHECK_S, _TOPIC_ASK_S = 0.1, 1.0, 2.0
 _WAITING_AGAIN_S = 10.0
 
 
@@ -81,6 +83,7 @@ class Loop:
         self._reported: dict[int, int] = {}
         self._unreported: dict[int, int] = {}
         self._report_due = Deadline(_REPORT_S)
+        self._topic_checked_at = time.monotonic()
         self._waiting: dict[int, str] = {}
         self._waiting_again = Deadline(_WAITING_AGAIN_S)
         self.result = LoopResult()
@@ -141,6 +144,7 @@ class Loop:
         """Do everything between two polls, within one deadline."""
         deadline = self._poll_deadline()
         batches = self._slices(polled)  # before any wait ends: what a waiting partition fetched is not its next offset
+        self._check_topic_if_due(_TOPIC_CHECK_S if batches else _IDLE_TOPIC_CHECK_S)
         self._pause_waiting()
         self._retry(deadline)
         self._round(batches, deadline)
@@ -255,14 +259,29 @@ class Loop:
             )
         return assignments
 
+    def _check_topic_if_due(self, every_s: float) -> None:
+        """Check the topic between takeovers, too: the client reads a recreated one on from its old position (seen)."""
+        if time.monotonic() - self._topic_checked_at >= every_s:
+            try:
+                self._check_same_topic(Deadline(_TOPIC_ASK_S))
+            except (KafkaFailure, DeadlineExceeded):
+                self._admin = admin(self._settings.connection)
+            self._topic_checked_at = time.monotonic()
+
     def _check_same_topic(self, deadline: Deadline) -> None:
         """Check that the topic is still the one of the start, to which positions and the reported topic id belong."""
         now = topics.describe(self._admin, [self._topic.name], deadline).get(self._topic.name)
-        if now is not None and now.topic_id != self._topic.topic_id:
+        if now is None:
+            return
+        if now.topic_id != self._topic.topic_id:
             raise Refused(
                 f"topic-recreated: {self._topic.name} had id {self._topic.topic_id} when this program started, and has "
                 f"id {now.topic_id} now: it was deleted and recreated; a restart says where to continue"
             )
+        if now.partitions > self._topic.partitions:
+            self._topic = now
+            if self._settings.partitions is None:
+                self._member.topic_grew(now.partitions)
 
     # Waiting partitions.
 

@@ -367,6 +367,19 @@ def test_a_recreated_topic_is_refused_by_the_ledger_and_by_its_check(stage: Ledg
             use()
 
 
+def test_a_topic_that_is_recreated_and_filled_under_a_ledger_that_follows_is_refused(stage: LedgerStage) -> None:
+    """The client library goes on at the old offset: the new orders below it were skipped, those above booked."""
+    handler = stage.handler()
+    with following(stage.loop(follow=True), handler) as running:
+        until(lambda: handler.booked.entries == ORDERS, "the first topic's orders")
+        enriched.recreate_topic(stage.bootstrap, stage.topic)
+        enriched.write(stage.bootstrap, stage.topic, 2 * ORDERS, first=ORDERS)
+        # It is told before, if it asks the new log while that is still shorter.
+        with pytest.raises(Refused, match=r"^topic-recreated: .* when this program started|or the topic was recreated"):
+            running.done()
+    assert handler.booked.entries == ORDERS
+
+
 def test_records_that_retention_deleted_are_no_fault_of_the_ledger(stage: LedgerStage) -> None:
     """Their rows and sums stay; a balance that someone changed and a second row are still found."""
     stage.book()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from unittest.mock import Mock
 
 import pytest
@@ -38,6 +41,7 @@ class FakeMember:
 
     def __post_init__(self) -> None:
         self.pause, self.resume = self.paused.update, self.paused.difference_update
+        self.topic_grew = Mock()
 
     def all_owned(self) -> bool:
         return True
@@ -91,7 +95,7 @@ def loop(handler: FakeHandler, monkeypatch: pytest.MonkeyPatch) -> Loop:
     settings = LoopSettings(Connection("nowhere"), "g", "t", patience_s=0.05, settle_s=0.01)
     loop = Loop(settings, handler, threading.Event())
     loop._member = FakeMember()
-    loop._topic = Topic("t", "id", 4, 1)
+    loop._topic, loop._topic_checked_at = Topic("t", "id", 4, 1), math.inf
     described = [AssignedPartition("t", "id", p, None, 0, 10) for p in range(4)]
     monkeypatch.setattr(loop, "_describe_assigned", lambda numbers, _deadline: [described[p] for p in sorted(numbers)])
     return loop
@@ -339,14 +343,59 @@ def test_the_patience_with_brokers_that_stay_away_has_an_end(loop: Loop, monkeyp
         _retry(loop)
 
 
-def test_a_topic_that_is_made_again_while_the_loop_runs_is_refused_at_the_next_assignment(
-    handler: FakeHandler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Kafka gives its partitions out again: an old position in the new log would skip what lies before it."""
-    loop = Loop(LoopSettings(Connection("nowhere"), "g", "t"), handler, threading.Event())
-    loop._member, loop._topic, loop._admin = FakeMember(), Topic("t", "id", 4, 1), None
+@pytest.fixture
+def topics_now(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> dict[str, Topic]:
+    """What the brokers say of the topic; the loop is to ask them at its next turn."""
     topics_now = {"t": Topic("t", "id", 4, 1)}
     monkeypatch.setattr(consuming.topics, "describe", lambda *_: topics_now)
+    loop._admin, loop._topic_checked_at = None, -math.inf
+    return topics_now
+
+
+def test_a_topic_that_is_made_again_while_the_loop_reads_is_refused_before_its_records_are_handled(
+    loop: Loop, handler: FakeHandler, topics_now: dict[str, Topic]
+) -> None:
+    """The client goes on at the old position: 40 of the new topic's records were skipped, the others handled."""
+    loop.assigned([1])
+    loop._turn(_polled(7))
+    loop._turn(_polled(8))
+    topics_now["t"] = Topic("t", "another", 4, 1)
+    loop._topic_checked_at = -math.inf
+    with pytest.raises(Refused, match=r"^topic-recreated: t had id id when"):
+        loop._turn(_polled(9))
+    assert [one.until for one in handler.handled] == [7, 8]
+
+
+@pytest.mark.parametrize("partitions", [None, (1, 2)])
+def test_a_member_is_told_that_its_topic_grew_unless_it_has_named_partitions(
+    loop: Loop, topics_now: dict[str, Topic], partitions: tuple[int, ...] | None
+) -> None:
+    """Members by claim never claimed new partitions: nobody read them until all were started again."""
+    loop._settings = replace(loop._settings, partitions=partitions)
+    topics_now["t"] = Topic("t", "id", 6, 1)
+    for _ in range(2):
+        loop._topic_checked_at = -math.inf
+        loop._turn({})
+    assert [call.args for call in loop._member.topic_grew.mock_calls] == ([] if partitions else [(6,)])
+
+
+def test_brokers_that_do_not_tell_of_the_topic_are_asked_again_by_a_new_client(
+    loop: Loop, handler: FakeHandler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop._admin, loop._topic_checked_at = None, -math.inf
+    monkeypatch.setattr(consuming, "admin", lambda _connection: "a new client")
+    monkeypatch.setattr(consuming.topics, "describe", Mock(side_effect=DeadlineExceeded("no answer")))
+    loop.assigned([1])
+    loop._turn(_polled(7))
+    assert (loop._admin, len(handler.handled)) == ("a new client", 1)
+    assert loop._topic_checked_at > time.monotonic() - 60
+
+
+def test_a_topic_that_is_made_again_while_the_loop_runs_is_refused_at_the_next_assignment(
+    loop: Loop, topics_now: dict[str, Topic], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka gives its partitions out again: an old position in the new log would skip what lies before it."""
+    monkeypatch.setattr(loop, "_describe_assigned", partial(Loop._describe_assigned, loop))
     monkeypatch.setattr(consuming.offsets, "log_offsets", lambda *_: {1: LogOffsets(0, 10, 10)})
     monkeypatch.setattr(consuming.offsets, "committed_by", lambda *_: {1: Committed(5, "topic-id=id")})
     assert loop.assigned([1]) == {1: 5}
