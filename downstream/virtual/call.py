@@ -6,6 +6,7 @@ import dataclasses
 import json
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import click
@@ -14,17 +15,18 @@ import urllib3
 from brew.cli import checked_group, option
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import BrewError, DeadlineExceeded
+from brew.errors import BrewError
 from brew.kafka import topics
-from brew.kafka.clients import admin, mapped, producer, reach
+from brew.kafka.clients import KafkaError, KafkaException, admin, mapped, producer, reach
 from brew.kafka.log_reader import LogRecord
 from brew.kafka.transaction import MESSAGE_MAX_BYTES
 from brew.names import ExitCode, checked_topic, quantity
 from brew.offsets import SourcePosition
 from brew.records import ERROR_EXCEPTION, ERROR_MESSAGE, ERROR_OFFSET, ERROR_PARTITION, ERROR_REASON, ERROR_TOPIC
 from downstream.address import RequestOutcome, authorization, checked_http, idempotency_key, masked_url
+from downstream.consume.handler import RetryLater
 from downstream.consume.options import loop_options, loop_settings
-from downstream.observed import consume, stop_event
+from downstream.observed import consume, stop_event, to_stderr
 from downstream.virtual.partitions import (
     NonRetriableError,
     VirtualPartitions,
@@ -62,7 +64,8 @@ class Caller:
         self._login = authorization(url)
         # The workers retry, so that other keys continue meanwhile.
         self._http = urllib3.PoolManager(maxsize=calls, block=False, retries=False, timeout=timeout_s)
-        self._writer = producer(connection, None, timeout_s=_WRITE_S, message_max_bytes=MESSAGE_MAX_BYTES)
+        self._made = partial(producer, connection, None, timeout_s=_WRITE_S, message_max_bytes=MESSAGE_MAX_BYTES)
+        self._writer = self._made()
         self._writing = threading.Lock()
 
     def handle(self, record: LogRecord) -> None:
@@ -87,7 +90,8 @@ class Caller:
         Write the record unchanged to the dead-letter topic; return once the brokers have acknowledged it.
 
         Raises:
-            DeadlineExceeded: they did not acknowledge it in time.
+            RetryLater: they did not acknowledge it in time.
+            KafkaFailure: they refused it.
         """
         source = message_id(self._topic, record)
         why = f"failed {quantity(attempts, 'time')}; last error: {type(error).__name__}: {error}"
@@ -103,22 +107,26 @@ class Caller:
         headers: list[tuple[str, str | bytes | None]] = [*carried, *errors.items()]
         if SourcePosition.of(carried) is None:
             headers += source.headers()
-        failures: list[str] = []
+        failures: list[KafkaError] = []
 
-        def delivered(failure: object, _message: object) -> None:
+        def delivered(failure: KafkaError | None, _message: object) -> None:
             if failure is not None:
-                failures.append(str(failure))
+                failures.append(failure)
 
-        with self._writing, mapped("dead letter"):
+        what = f"dead letter of {self._topic}[{record.partition()}] offset {record.offset()}"
+        with self._writing, mapped(what):
             self._writer.produce(
                 self._dead_letter, record.value(), record.key(), on_delivery=delivered, headers=headers
             )
             left = self._writer.flush(_WRITE_S)
-        if left or failures:
-            raise DeadlineExceeded(
-                f"dead letter of {self._topic}[{record.partition()}] offset {record.offset()}: "
-                f"{failures[0] if failures else f'not acknowledged within {_WRITE_S:g} s'}"
-            )
+            if failures and not (failures[0].retriable() or failures[0].code() == KafkaError._MSG_TIMED_OUT):  # noqa: SLF001 - the library's public name
+                raise KafkaException(failures[0])
+            if left or failures:
+                self._writer = (
+                    self._made()
+                )  # what is queued is dropped, and a client may have lost the brokers for good
+                to_stderr(f"{what}: not acknowledged within {_WRITE_S:g} s, will try again")
+                raise RetryLater(what)
 
     def close(self) -> None:
         self._http.clear()

@@ -26,7 +26,11 @@ class NonRetriableError(BrewError):
 
 
 class Effect(Protocol):
-    """A record's effect, and what to do with a record that has none; both are called by worker threads."""
+    """
+    A record's effect, and what to do with a record that has none; both are called by worker threads.
+
+    `give_up` may raise `RetryLater` to be called again, without another `handle`.
+    """
 
     def handle(self, record: LogRecord) -> None: ...
     def give_up(self, record: LogRecord, error: Exception, attempts: int) -> None: ...
@@ -82,11 +86,12 @@ class _AssignedPartition:
 
 @dataclass
 class _RecordTask:
-    """A record being processed, and how often its handler has failed."""
+    """A record being processed, how often its handler has failed, and the error after which it is given up."""
 
     held: _AssignedPartition
     record: LogRecord
     failures: int = 0
+    error: Exception | None = None
 
 
 class VirtualPartitions:
@@ -209,28 +214,34 @@ class VirtualPartitions:
 
     def _try(self, piece: _RecordTask) -> float | None:
         record = piece.record
-        try:
-            self._effect.handle(record)
-        except Exception as error:
-            piece.failures += 1
-            again_s = self._settings.retries.after(piece.failures)
-            if again_s is not None and not isinstance(error, NonRetriableError):
+        if piece.error is None:
+            try:
+                self._effect.handle(record)
+            except Exception as error:
+                piece.failures += 1
+                again_s = self._settings.retries.after(piece.failures)
+                if again_s is not None and not isinstance(error, NonRetriableError):
+                    with self._changed:
+                        self.result.retries += 1
+                    return again_s
+                if self._settings.on_failure is OnFailure.STOP:
+                    raise HandlerFailedError(
+                        f"partition {record.partition()}, offset {record.offset()}: "
+                        f"failed {quantity(piece.failures, 'time')}; last error: {type(error).__name__}: {error}; "
+                        f"fix the cause and restart, and the record is retried "
+                        f"(or skip it with --on-failure {OnFailure.DEAD_LETTER})"
+                    ) from error
+                piece.error = error
+            else:
                 with self._changed:
-                    self.result.retries += 1
-                return again_s
-            if self._settings.on_failure is OnFailure.STOP:
-                raise HandlerFailedError(
-                    f"partition {record.partition()}, offset {record.offset()}: "
-                    f"failed {quantity(piece.failures, 'time')}; last error: {type(error).__name__}: {error}; "
-                    f"fix the cause and restart, and the record is retried "
-                    f"(or skip it with --on-failure {OnFailure.DEAD_LETTER})"
-                ) from error
-            self._effect.give_up(record, error, piece.failures)
-            with self._changed:
-                self.result.given_up += 1
-            return None
+                    self.result.effects += 1
+                return None
+        try:
+            self._effect.give_up(record, piece.error, piece.failures)
+        except RetryLater as later:
+            return later.delay_s
         with self._changed:
-            self.result.effects += 1
+            self.result.given_up += 1
         return None
 
 

@@ -8,14 +8,16 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 from harness.programs import until
 from harness.records import FakeRecord as Record
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Refused, UsageError
+from brew.errors import Fatal, Refused, UsageError
 from brew.offsets import SourcePosition
 from downstream.consume.handler import AssignedPartition, HandlerContext, PartitionBatch, RetryLater
 from downstream.receive.command import DemoServer
@@ -268,6 +270,59 @@ def test_each_output_of_one_input_is_called_with_a_key_of_its_own(monkeypatch: p
         caller.close()
         server.shutdown()
     assert list(server.effects) == ["in/0/7", "in/0/7#1", "in/0/7#2"]
+
+
+class Writer:
+    """A producer whose brokers give these answers, None for a success; without an answer they are away."""
+
+    def __init__(self, answers: list[KafkaError | None], written: list[int]) -> None:
+        self._answers, self._written = answers, written
+
+    def produce(self, _topic: str, value: bytes, _key: object, *, on_delivery: Any, headers: object) -> None:  # noqa: ARG002 - the library's
+        self._written.append(int(value))
+        self._delivered = on_delivery
+
+    def flush(self, _timeout_s: float) -> int:
+        if not self._answers:
+            return 1
+        self._delivered(self._answers.pop(0), None)
+        return 0
+
+
+TIMED_OUT = KafkaError(KafkaError._MSG_TIMED_OUT)
+
+
+def test_a_dead_letter_is_written_when_the_brokers_are_back_without_another_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An outage of half a minute ended the program, though its consumer would have waited for the brokers."""
+    answers: list[KafkaError | None] = [TIMED_OUT]
+    writers, written, told = list[Writer](), list[int](), list[str]()
+
+    def made(*_given: object, **_settings: object) -> Writer:
+        writers.append(Writer(answers, written))
+        answers.extend([None] if len(writers) == 3 else [])
+        return writers[-1]
+
+    monkeypatch.setattr(call, "producer", made)
+    monkeypatch.setattr(call, "to_stderr", told.append, raising=False)
+    caller = call.Caller("http://nowhere", 5.0, Connection("nowhere"), "out", "out.dlq", 1)
+    called: list[int] = []
+    monkeypatch.setattr(caller, "handle", lambda record: called.append(record.offset()) or poisoned(0, GONE)(record))
+    with working(caller, [Record(0, b"k", b"0")]) as virtual:
+        until(virtual.idle, "its dead letter")
+        assert virtual.positions() == {PARTITION: 1}
+        assert (virtual.result.given_up, virtual.result.retries) == (1, 0)
+    assert (called, written, len(writers)) == ([0], [0, 0, 0], 3)
+    assert told == ["dead letter of out[3] offset 0: not acknowledged within 30 s, will try again"] * 2
+
+
+def test_a_dead_letter_that_the_brokers_refuse_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    too_large = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
+    monkeypatch.setattr(call, "producer", lambda *_given, **_settings: Writer([too_large], []))
+    caller = call.Caller("http://nowhere", 5.0, Connection("nowhere"), "out", "out.dlq", 1)
+    with pytest.raises(Fatal, match=r"^dead letter of out\[3\] offset 0: .*MSG_SIZE_TOO_LARGE"):
+        caller.give_up(Record(0, b"k", b"0"), GONE, 1)
 
 
 @dataclass
