@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 
 import urllib3
 
+from brew.cli import printable
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.fault_injection import CrashMoment, StoreCrash
 from downstream.address import RequestOutcome, authorization, checked_http, idempotency_key, masked_url
-from downstream.consume.handler import HandlerContext
+from downstream.consume.handler import HandlerContext, RetryLater
+from downstream.observed import to_stderr
 from downstream.postgres import Connection, Database, DatabaseSettings, crash_before_commit, make_tables
-from downstream.receive.receiver import BackgroundThread, Message, Receiver, ReceiverSettings
+from downstream.receive.receiver import BackgroundThread, LastingFailure, Message, Receiver, ReceiverSettings
 
 _CHUNK = 5000
 _SECONDS_A_DAY = 86_400
@@ -176,6 +178,7 @@ _BATCH = 10
 _EVERY_S = 0.1
 _LOOK_S = 0.05
 _LONGEST_WAIT_S = 60.0
+_TOLD = 5
 
 _TAKE = """
 SELECT number, message_id, payload, attempts FROM outbox
@@ -215,6 +218,7 @@ class Deliverer(BackgroundThread):
         self._database = Database(settings, "brew-outbox")
         self._http = urllib3.PoolManager(maxsize=1, retries=False, timeout=calls.timeout_s)
         self._login = authorization(calls.url)
+        self._requests = LastingFailure(f"requests to {masked_url(calls.url)}")
         self.sent = self.refused = 0
 
     def round(self) -> bool:
@@ -240,14 +244,20 @@ class Deliverer(BackgroundThread):
         headers = {"Content-Type": "application/json", "Idempotency-Key": idempotency_key(message_id), **self._login}
         try:
             status = self._http.request("POST", self._calls.url, body=bytes(payload), headers=headers).status
-        except urllib3.exceptions.HTTPError:
-            status = 0
+            reason = f"answered {status}"
+        except urllib3.exceptions.HTTPError as error:
+            status, reason = 0, type(error).__name__  # its text may quote the URL's query
         outcome = RequestOutcome.of(status)
+        if outcome is not RequestOutcome.LATER:
+            self._requests.worked()
         if outcome is RequestOutcome.SENT:
             connection.execute(_SENT, [number])
         elif outcome is RequestOutcome.REFUSED:
-            connection.execute(_REFUSED, [f"answered {status}", number])
+            connection.execute(_REFUSED, [reason, number])
+            if self.refused < _TOLD:
+                to_stderr(printable(f"the request of message {message_id} was refused for good: {reason}"))
         else:
+            self._requests.failed(reason)
             connection.execute(_LATER, [min(_LONGEST_WAIT_S, 0.2 * 2 ** min(attempts, 10)), number])
         return outcome
 
@@ -260,20 +270,27 @@ class Deliverer(BackgroundThread):
         """
         watching = Database(self._database.settings, "brew-outbox-drain")
         try:
-            while left := self._left(watching):
+            while (left := self._left(watching)) != 0:
                 self.check()
                 if deadline.expired():
+                    reason = self._requests.reason or self._failure.reason
+                    last = f", at last: {reason}" if reason else ""
                     raise Refused(
-                        f"{left} outbox rows could not be sent to {masked_url(self._calls.url)} within "
-                        f"{deadline.budget_s:g} s; they stay in the outbox, and the next run sends them"
+                        f"{'an unknown number of' if left is None else left} outbox rows could not be sent to "
+                        f"{masked_url(self._calls.url)} within {deadline.budget_s:g} s{last}; they stay in the outbox, "
+                        "and the next run sends them"
                     )
                 time.sleep(_LOOK_S)
         finally:
             watching.close()
 
-    def _left(self, database: Database) -> int:
-        with database.transaction(database.patience()) as connection:
-            [(left,)] = connection.execute(_OPEN, [self._group]).fetchall()
+    def _left(self, database: Database) -> int | None:
+        """Return how many rows are left; None if the database can't tell at the moment."""
+        try:
+            with database.transaction(database.patience()) as connection:
+                [(left,)] = connection.execute(_OPEN, [self._group]).fetchall()
+        except RetryLater:
+            return None
         return int(left)
 
     def stop(self, deadline: Deadline) -> None:

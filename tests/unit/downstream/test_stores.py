@@ -16,6 +16,8 @@ from unittest.mock import MagicMock, Mock
 import psycopg
 import pytest
 import redis
+import urllib3
+from harness.programs import until
 from harness.records import FakeRecord as Record
 from hypothesis import given
 from hypothesis import strategies as some
@@ -43,9 +45,10 @@ from downstream.ledger.entry import Entry, Problem, entry
 from downstream.postgres import Database, DatabaseSettings
 from downstream.receive import check as receive_check
 from downstream.receive import command
+from downstream.receive import postgres as outbox
 from downstream.receive import receiver as receiving
 from downstream.receive.check import CheckResult
-from downstream.receive.postgres import ClaimRetention, TopicRetention
+from downstream.receive.postgres import CallSettings, ClaimRetention, Deliverer, TopicRetention
 from downstream.receive.receiver import BackgroundThread, Receiver, ReceiverSettings, identifier, messages, points_grant
 from downstream.receive.redis import RedisReceiver, RedisScriptReceiver, RedisSettings
 
@@ -718,6 +721,90 @@ def test_a_thread_beside_the_receiver_does_not_end_in_silence() -> None:
     broken._thread.join(5)
     with pytest.raises(Refused, match="table is gone"):
         receiver.tick(leased([]))
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the threads beside the receiver tell."""
+    told: list[str] = []
+    for module in (receiving, outbox):
+        monkeypatch.setattr(module, "to_stderr", told.append, raising=False)
+    return told
+
+
+def delivering(url: str) -> Deliverer:
+    calls = CallSettings(url)
+    return Deliverer("g", DatabaseSettings("postgresql://h/d", "receive"), calls, StoreCrash())
+
+
+@pytest.mark.parametrize("answer", [503, None])
+def test_requests_that_keep_failing_are_told_and_one_that_works_between_ends_it(
+    told: list[str], monkeypatch: pytest.MonkeyPatch, answer: int | None
+) -> None:
+    """A program that followed sent nothing for hours, and said nothing."""
+    now = [0.0]
+    monkeypatch.setattr(receiving, "Deadline", lambda seconds: Deadline(seconds, lambda: now[0]))
+    deliverer, connection = delivering("http://user:secret@h:1/x?token=secret"), MagicMock()
+    request = Mock(return_value=SimpleNamespace(status=answer))
+    if answer is None:
+        request.side_effect = urllib3.exceptions.ConnectTimeoutError("to /x?token=secret")
+    monkeypatch.setattr(deliverer._http, "request", request)
+    for now[0] in (0, 9.9, 10, 10.1, 69.9, 70):
+        deliverer._send(connection, 1, "m", b"", 0)
+    why = "answered 503" if answer else "ConnectTimeoutError"
+    assert told == [f"requests to http://h:1/x: still failing, will be tried again: {why}"] * 2
+    request.side_effect, request.return_value = None, SimpleNamespace(status=200)
+    deliverer._send(connection, 1, "m", b"", 0)
+    request.return_value = SimpleNamespace(status=503)
+    deliverer._send(connection, 1, "m", b"", 0)
+    assert len(told) == 2
+
+
+def test_a_request_that_is_refused_for_good_is_told(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as by a login that has run out: each message is then without its effect."""
+    deliverer = delivering("http://h:1/x")
+    monkeypatch.setattr(deliverer._http, "request", lambda *_, **__: SimpleNamespace(status=401))
+    for deliverer.refused in range(7):
+        deliverer._send(MagicMock(), 1, f"m{deliverer.refused}", b"", 0)
+    assert told == [f"the request of message m{n} was refused for good: answered 401" for n in range(5)]
+
+
+def test_a_drain_of_the_outbox_waits_for_its_database_and_tells_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended at once when the database was away for a moment, with rows that could have been sent."""
+    deliverer, answers = delivering("http://h:1/x"), iter([RetryLater("database: away"), 3, 0])
+
+    def transaction(_database: Database, _deadline: Deadline) -> Any:
+        answer = next(answers)
+        if isinstance(answer, RetryLater):
+            raise answer
+        session = MagicMock()
+        session.__enter__.return_value.execute.return_value.fetchall.return_value = [(answer,)]
+        return session
+
+    monkeypatch.setattr(Database, "transaction", transaction)
+    deliverer.drain(Deadline(9))
+    deliverer._requests.reason = "answered 503"
+    answers = iter([3])
+    with pytest.raises(Refused, match=r"^3 outbox rows .*, at last: answered 503; they stay"):
+        deliverer.drain(Deadline(1e-9))
+    answers = iter([RetryLater("database: away")])
+    with pytest.raises(Refused, match=r"^an unknown number of outbox rows"):
+        deliverer.drain(Deadline(1e-9))
+
+
+def test_a_thread_whose_store_stays_away_says_so(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiving, "_PAUSE_S", 0.001)
+    monkeypatch.setattr(receiving, "_LASTS_S", 0.001)
+
+    class Away(Broken):
+        def round(self) -> bool:
+            raise RetryLater("database: away")
+
+    thread = Away()
+    thread.start()
+    until(lambda: told, "a line")
+    thread.stop(Deadline(5))
+    assert told == ["broken: still failing, will be tried again: database: away"]
 
 
 def test_the_command_listens_to_the_thread_that_delivers(monkeypatch: pytest.MonkeyPatch) -> None:
