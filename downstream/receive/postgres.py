@@ -229,7 +229,7 @@ class Deliverer(BackgroundThread):
         with self._database.transaction(patience) as connection:
             taken = connection.execute(_TAKE, [self._group, _BATCH]).fetchall()
             for row in taken:
-                if sending.expired():
+                if sending.expired() or self._stop.is_set():
                     break
                 ends[self._send(connection, *row)] += 1
             if taken:

@@ -769,6 +769,23 @@ def test_a_request_that_is_refused_for_good_is_told(told: list[str], monkeypatch
     assert told == [f"the request of message m{n} was refused for good: answered 401" for n in range(5)]
 
 
+def test_a_round_of_the_outbox_ends_with_the_request_that_runs_when_it_is_to_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten requests to a receiver that hangs outlast SIGTERM's 9 s: killed before the commit, all were sent again."""
+    deliverer, session = delivering("http://h:1/x"), MagicMock()
+    session.__enter__.return_value.execute.return_value.fetchall.return_value = [(n, f"m{n}", b"", 0) for n in range(9)]
+    monkeypatch.setattr(deliverer._database, "transaction", lambda _deadline: session)
+
+    def request(*_: object, **__: object) -> SimpleNamespace:
+        deliverer._stop.set()
+        return SimpleNamespace(status=200)
+
+    monkeypatch.setattr(deliverer._http, "request", request)
+    assert not deliverer.round()
+    assert deliverer.sent == 1
+
+
 def test_a_drain_of_the_outbox_waits_for_its_database_and_tells_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It ended at once when the database was away for a moment, with rows that could have been sent."""
     deliverer, answers = delivering("http://h:1/x"), iter([RetryLater("database: away"), 3, 0])
