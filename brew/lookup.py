@@ -16,7 +16,7 @@ Write each row some seconds before its timestamp. The clocks of machines differ,
 its timestamp may be missed by a record of the same second, and found by `brew verify`.
 
 Each process reads the topic once, and again up to its end when asked about a later time. If the topic was recreated or
-got more partitions, it is read anew from its start.
+got more partitions, or could not be read, it is read anew from its start.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from brew import names
 from brew.client_config import ClientConfig, load
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Refused, TransformFailed, Unreachable, UsageError
+from brew.errors import BrewError, DeadlineExceeded, Refused, TransformFailed, Unreachable, UsageError
 from brew.kafka.topic_reader import FullTopicReader
 
 _GROUP = "brew-lookup"
@@ -117,22 +117,41 @@ _making = threading.Lock()
 
 @functools.cache
 def _made(table: Table) -> Rows:
-    known = ClientConfig() if table.client_config is None else load(Path(table.client_config))
-    connection = Connection(table.bootstrap, known.properties, known.secrets, known.source)
-    source: FullTopicReader | None = None
+    return Rows(_Source(table).refresh, lambda: int(time.time() * 1000))
 
-    def refresh(rows: Rows) -> None:
-        nonlocal source
-        deadline = Deadline(table.timeout_s)
-        if source is not None and source.is_stale(deadline):
-            source.close()
-            source = None
-            rows.clear()
-        if source is None:
-            source = FullTopicReader(connection, table.topic, _GROUP, deadline)
-        for batch in source.read(source.ends(deadline), deadline, threading.Event()):
+
+class _Source:
+    """Reads the topic of a table into its rows, and forgets both if the reader can't be trusted any more."""
+
+    def __init__(self, table: Table) -> None:
+        known = ClientConfig() if table.client_config is None else load(Path(table.client_config))
+        self._table = table
+        self._connection = Connection(table.bootstrap, known.properties, known.secrets, known.source)
+        self._reader: FullTopicReader | None = None
+
+    def refresh(self, rows: Rows) -> None:
+        before = None if self._reader is None else dict(self._reader.positions)
+        try:
+            self._read(rows, Deadline(self._table.timeout_s))
+        except BrewError as error:
+            # It may have lost rows with the error, or the brokers for good; one that is only slow goes on.
+            slow = self._reader is not None and self._reader.positions != before
+            if not (slow and isinstance(error, DeadlineExceeded)):
+                self._forget(rows)
+            raise
+
+    def _read(self, rows: Rows, deadline: Deadline) -> None:
+        if self._reader is not None and self._reader.is_stale(deadline):
+            self._forget(rows)
+        if self._reader is None:
+            self._reader = FullTopicReader(self._connection, self._table.topic, _GROUP, deadline)
+        for batch in self._reader.read(self._reader.ends(deadline), deadline, threading.Event()):
             for record in batch:
                 if (key := record.key()) is not None:  # a row without a key is none of the empty key's
                     rows.add(key, record.timestamp()[1], record.value())
 
-    return Rows(refresh, lambda: int(time.time() * 1000))
+    def _forget(self, rows: Rows) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        self._reader = None
+        rows.clear()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -11,7 +13,7 @@ from harness.pages import ROOT
 from harness.records import FakeRecord as Record
 
 from brew import lookup
-from brew.errors import BrewError, DeadlineExceeded, Denied, Refused, TransformFailed, Unreachable
+from brew.errors import BrewError, DeadlineExceeded, Denied, Fatal, Refused, TransformFailed, Unreachable
 from brew.load import load
 from brew.lookup import Rows, Table
 from brew.testing import record, transform
@@ -72,7 +74,7 @@ def test_a_record_that_follows_a_read_closely_sees_the_rows_before_it() -> None:
 def test_a_row_without_a_key_is_not_a_row_of_the_empty_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody can look it up: Kafka tells a missing key from an empty one, and so does the table."""
     log = [Record(0, b"", b"empty", time_ms=100), Record(1, None, b"none", time_ms=200)]
-    reader = SimpleNamespace(ends=lambda _deadline: {}, read=lambda *_given: iter([log]))
+    reader = SimpleNamespace(positions={}, ends=lambda _deadline: {}, read=lambda *_given: iter([log]))
     monkeypatch.setattr(lookup, "FullTopicReader", lambda *_given: reader)
     assert Table("rows-without-a-key").at(b"", 300) == b"empty"
 
@@ -93,6 +95,75 @@ def test_a_table_without_its_topic_ends_a_run_and_one_without_brokers_waits(
     monkeypatch.setattr(lookup, "FullTopicReader", Mock(side_effect=error))
     with pytest.raises(expected, match=str(error)):
         Table("rates-without-a-topic").at(b"USD", 300)
+
+
+class Reader:
+    """Fails as told behind its first row, as often as ``failures`` says; a failed poll drops what came with it."""
+
+    failures, silent = 1, False
+
+    def __init__(self, error: BrewError) -> None:
+        self.positions, self.closed, self._error = {0: 0}, False, error
+
+    def is_stale(self, _deadline: object) -> bool:
+        if Reader.silent and self.positions[0] == 3:
+            Reader.silent = False
+            raise DeadlineExceeded("describe topics: no answer")
+        return False
+
+    def ends(self, _deadline: object) -> dict[int, int]:
+        return {0: 3}
+
+    def close(self) -> None:
+        self.closed = True
+
+    def read(self, *_given: object) -> Iterator[list[Record]]:
+        while self.positions[0] < 3:
+            self.positions[0] += 1
+            if self.positions[0] == 2 and Reader.failures:
+                Reader.failures -= 1
+                self.positions[0] -= isinstance(self._error, DeadlineExceeded)
+                raise self._error
+            yield [Record(self.positions[0], b"k%d" % self.positions[0], b"row", time_ms=100)]
+
+
+@pytest.mark.parametrize(
+    ("error", "failures", "readers"),
+    [
+        (Fatal("read of rates[1]: not authorized"), 1, 2),
+        (DeadlineExceeded("slow"), 1, 1),
+        (DeadlineExceeded("silent for good"), 2, 2),
+    ],
+)
+def test_rows_that_came_with_an_error_are_read_again(
+    monkeypatch: pytest.MonkeyPatch, error: BrewError, failures: int, readers: int
+) -> None:
+    """Its reader was kept, with a position behind rows that nobody had: every lookup of theirs said None."""
+    made: list[Reader] = []
+    monkeypatch.setattr(Reader, "failures", failures)
+    monkeypatch.setattr(lookup, "FullTopicReader", lambda *_given: made.append(Reader(error)) or made[-1])
+    table = Table(f"rates-{error}")
+    for _ in range(failures):
+        with pytest.raises(type(error)):
+            table.at(b"k1", 300)
+    assert [table.at(b"k%d" % n, 300) for n in (1, 2, 3)] == [b"row"] * 3
+    assert [reader.closed for reader in made] == [True] * (readers - 1) + [False]
+
+
+def test_a_table_whose_client_lost_the_brokers_is_read_by_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Reader] = []
+    monkeypatch.setattr(Reader, "failures", 0)
+    monkeypatch.setattr(Reader, "silent", True)
+    monkeypatch.setattr(lookup, "FullTopicReader", lambda *_given: made.append(Reader(BrewError())) or made[-1])
+    now = time.time() * 1000
+    monkeypatch.setattr(lookup, "time", SimpleNamespace(time=lambda: now / 1000))
+    table = Table("rates-of-a-silent-client")
+    assert table.at(b"k1", 300) == b"row"
+    now += 10_000
+    with pytest.raises(DeadlineExceeded):
+        table.at(b"k1", int(now) - 1)
+    assert table.at(b"k1", int(now) - 1) == b"row"
+    assert [reader.closed for reader in made] == [True, False]
 
 
 def test_a_table_travels_as_values_and_refuses_a_key_of_text() -> None:
