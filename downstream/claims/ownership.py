@@ -8,7 +8,7 @@ The position in the claims topic replaces the group's committed offset. A patter
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from downstream.consume.handler import (
     DeliverySemantics,
     Handler,
     HandlerContext,
+    LastingFailure,
     NotOwned,
     PartitionBatch,
     RetryLater,
@@ -43,8 +44,15 @@ class ClaimedMember(Member):
     No heartbeats are sent for a worker that has not polled for ``max_poll_interval_s``.
     """
 
-    def __init__(self, settings: MemberSettings, claims: ClaimsSettings, partitions: Sequence[int]) -> None:
+    def __init__(
+        self,
+        settings: MemberSettings,
+        claims: ClaimsSettings,
+        partitions: Sequence[int],
+        tell: Callable[[str], None] = lambda _text: None,
+    ) -> None:
         super().__init__(settings)
+        self._claiming = LastingFailure(f"claims in {claims.topic}", tell)
         self._polled_at, self._max_poll_interval_s = time.monotonic(), settings.max_poll_interval_s
         self._idle_after = Deadline(_IDLE_INTERVALS * claims.interval_s)
         self._assignment_reported = False
@@ -71,6 +79,10 @@ class ClaimedMember(Member):
         listener, held = self._listener, self._held
         if listener is None:
             return
+        if (error := self.heartbeater.last_error) is None:
+            self._claiming.worked()
+        else:
+            self._claiming.failed(error)
         if lost := held.lost():
             self._assignment_reported = False
             self._drop(lost)

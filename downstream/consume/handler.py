@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from brew.claims.member import INTERVAL_S
+from brew.cli import printable
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, Refused, UsageError
@@ -91,6 +92,27 @@ class RetryLater(BrewError):
 
 class NotOwned(BrewError):
     """We do not own a partition, or can no longer be sure of it; the work on it must be undone."""
+
+
+_LASTS_S, _TOLD_AGAIN_S = 10.0, 60.0
+
+
+class LastingFailure:
+    """Tells of a failure that lasts for 10 s, and again once a minute; ``reason`` is the last one, or empty."""
+
+    def __init__(self, what: str, tell: Callable[[str], None]) -> None:
+        self._what, self._tell, self.reason = what, tell, ""
+
+    def failed(self, reason: str) -> None:
+        if not self.reason:
+            self._due = Deadline(_LASTS_S)
+        elif self._due.expired():
+            self._due = Deadline(_TOLD_AGAIN_S)
+            self._tell(printable(f"{self._what}: still failing, will be tried again: {reason}"))
+        self.reason = reason
+
+    def worked(self) -> None:
+        self.reason = ""
 
 
 @dataclass(frozen=True, slots=True)

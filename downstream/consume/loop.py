@@ -124,7 +124,8 @@ class Loop:
         asked = MemberSettings(settings.connection, settings.group, settings.topic, *times)
         if settings.claims is None:
             return Member(asked)
-        member = ClaimedMember(asked, settings.claims, settings.partitions or range(self._topic.partitions))
+        partitions = settings.partitions or range(self._topic.partitions)
+        member = ClaimedMember(asked, settings.claims, partitions, self._tell)
         self._handler = FLOWS[settings.claims.flow](self._handler, member.heartbeater)
         return member
 

@@ -18,10 +18,10 @@ from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.fault_injection import CrashMoment, StoreCrash
 from downstream.address import RequestOutcome, authorization, checked_http, idempotency_key, masked_url
-from downstream.consume.handler import HandlerContext, RetryLater
+from downstream.consume.handler import HandlerContext, LastingFailure, RetryLater
 from downstream.observed import to_stderr
 from downstream.postgres import Connection, Database, DatabaseSettings, crash_before_commit, make_tables
-from downstream.receive.receiver import BackgroundThread, LastingFailure, Message, Receiver, ReceiverSettings
+from downstream.receive.receiver import BackgroundThread, Message, Receiver, ReceiverSettings
 
 _CHUNK = 5000
 _SECONDS_A_DAY = 86_400
@@ -218,7 +218,7 @@ class Deliverer(BackgroundThread):
         self._database = Database(settings, "brew-outbox")
         self._http = urllib3.PoolManager(maxsize=1, retries=False, timeout=calls.timeout_s)
         self._login = authorization(calls.url)
-        self._requests = LastingFailure(f"requests to {masked_url(calls.url)}")
+        self._requests = LastingFailure(f"requests to {masked_url(calls.url)}", to_stderr)
         self.sent = self.refused = 0
 
     def round(self) -> bool:

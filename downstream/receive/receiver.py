@@ -16,7 +16,15 @@ from brew.errors import Refused, UsageError
 from brew.fault_injection import StoreCrash
 from brew.kafka.log_reader import LogRecord
 from brew.offsets import SourcePosition
-from downstream.consume.handler import AssignedPartition, Handler, HandlerContext, PartitionBatch, RetryLater, start
+from downstream.consume.handler import (
+    AssignedPartition,
+    Handler,
+    HandlerContext,
+    LastingFailure,
+    PartitionBatch,
+    RetryLater,
+    start,
+)
 from downstream.observed import to_stderr
 
 SOURCE = "source"
@@ -168,32 +176,11 @@ class ReceiverSettings:
     tell: Callable[[str], None] = lambda _text: None
 
 
-_LASTS_S, _TOLD_AGAIN_S = 10.0, 60.0
-
-
-class LastingFailure:
-    """Tells of a failure that lasts for 10 s, and again once a minute; ``reason`` is the last one, or empty."""
-
-    def __init__(self, what: str) -> None:
-        self._what, self.reason = what, ""
-
-    def failed(self, reason: str) -> None:
-        if not self.reason:
-            self._due = Deadline(_LASTS_S)
-        elif self._due.expired():
-            self._due = Deadline(_TOLD_AGAIN_S)
-            to_stderr(printable(f"{self._what}: still failing, will be tried again: {reason}"))
-        self.reason = reason
-
-    def worked(self) -> None:
-        self.reason = ""
-
-
 class BackgroundThread:
     """A thread that works in rounds until stopped; `check` raises the error that ended it."""
 
     def __init__(self, name: str, every_s: float) -> None:
-        self._every_s, self._failure = every_s, LastingFailure(name)
+        self._every_s, self._failure = every_s, LastingFailure(name, to_stderr)
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)

@@ -23,7 +23,15 @@ from brew.errors import Refused
 from downstream.claims.admin import ClaimsSnapshot, PauseRow
 from downstream.claims.commands import tables
 from downstream.claims.ownership import AtLeastOnce, AtMostOnce, ClaimedMember
-from downstream.consume.handler import AssignedPartition, HandlerContext, NotOwned, PartitionBatch, RetryLater
+from downstream.consume import handler
+from downstream.consume.handler import (
+    AssignedPartition,
+    HandlerContext,
+    LastingFailure,
+    NotOwned,
+    PartitionBatch,
+    RetryLater,
+)
 
 
 class Recorder:
@@ -285,8 +293,14 @@ def test_a_member_by_claims_reports_that_others_own_all_only_once_they_do(monkey
     """After a loss, too: what is free, because the log is out of reach, is nobody's work."""
     member: Any = ClaimedMember.__new__(ClaimedMember)
     keeper = SimpleNamespace(
-        held=dict, to_release=frozenset, owners={0: "b"}, membership=Membership("a", GROUP, "orders", (0, 1))
+        held=dict,
+        to_release=frozenset,
+        owners={0: "b"},
+        membership=Membership("a", GROUP, "orders", (0, 1)),
+        last_error=None,
     )
+    told: list[str] = []
+    member._claiming = LastingFailure("claims in claims", told.append)
     member.heartbeater, member._held, member._listener = keeper, HeldPartitions(cast("Any", keeper)), Mock()
     member._assignment_reported, member._idle_after = False, Deadline(1e-9)
     monkeypatch.setattr(member, "_add", lambda _: None)
@@ -300,6 +314,10 @@ def test_a_member_by_claims_reports_that_others_own_all_only_once_they_do(monkey
     member._held._tokens = {1: 7}
     member._follow_claims()
     assert (member._listener.lost.call_args.args, member._listener.assigned.call_count) == (([1],), 2)
+    monkeypatch.setattr(handler, "_LASTS_S", 1e-9)
+    for keeper.last_error in ("not authorized", "not authorized", None, "not authorized"):
+        member._follow_claims()
+    assert told == ["claims in claims: still failing, will be tried again: not authorized"]
 
 
 def test_a_pause_is_shown_with_the_whole_command_that_ends_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -743,7 +743,7 @@ def test_requests_that_keep_failing_are_told_and_one_that_works_between_ends_it(
 ) -> None:
     """A program that followed sent nothing for hours, and said nothing."""
     now = [0.0]
-    monkeypatch.setattr(receiving, "Deadline", lambda seconds: Deadline(seconds, lambda: now[0]))
+    monkeypatch.setattr(consuming, "Deadline", lambda seconds: Deadline(seconds, lambda: now[0]))
     deliverer, connection = delivering("http://user:secret@h:1/x?token=secret"), MagicMock()
     request = Mock(return_value=SimpleNamespace(status=answer))
     if answer is None:
@@ -811,7 +811,7 @@ def test_a_drain_of_the_outbox_waits_for_its_database_and_tells_what_failed(monk
 
 def test_a_thread_whose_store_stays_away_says_so(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiving, "_PAUSE_S", 0.001)
-    monkeypatch.setattr(receiving, "_LASTS_S", 0.001)
+    monkeypatch.setattr(consuming, "_LASTS_S", 0.001)
 
     class Away(Broken):
         def round(self) -> bool:
