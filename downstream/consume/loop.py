@@ -36,7 +36,7 @@ _LEAVE_S = 3.0
 _REPORT_S = 1.0
 _LAST_REPORT_S = 2.0
 # Nobody deletes, recreates and fills a topic in the first of these times; a check takes 1 to 2 ms.
-_TOPIC_CHECK_S, _IDLE_TOPIC_CHECK_S, _TOPIC_ASK_S = 0.1, 1.0, 2.0
+_TOPIC_CHECK_S, _IDLE_TOPIC_CHECK_S, _TOPIC_ASK_S, _TOPIC_PAUSE_S = 0.1, 1.0, 2.0, 5.0
 _WAITING_AGAIN_S = 10.0
 
 
@@ -263,11 +263,12 @@ class Loop:
     def _check_topic_if_due(self, every_s: float) -> None:
         """Check the topic between takeovers, too: the client reads a recreated one on from its old position (seen)."""
         if time.monotonic() - self._topic_checked_at >= every_s:
+            pause_s = 0.0
             try:
                 self._check_same_topic(Deadline(_TOPIC_ASK_S))
             except (KafkaFailure, DeadlineExceeded):
-                self._admin = admin(self._settings.connection)
-            self._topic_checked_at = time.monotonic()
+                self._admin, pause_s = admin(self._settings.connection), _TOPIC_PAUSE_S
+            self._topic_checked_at = time.monotonic() + pause_s
 
     def _check_same_topic(self, deadline: Deadline) -> None:
         """Check that the topic is still the one of the start, to which positions and the reported topic id belong."""

@@ -389,6 +389,8 @@ def test_brokers_that_do_not_tell_of_the_topic_are_asked_again_by_a_new_client(
     loop._turn(_polled(7))
     assert (loop._admin, len(handler.handled)) == ("a new client", 1)
     assert loop._topic_checked_at > time.monotonic() - 60
+    loop._turn(_polled(8))
+    assert consuming.topics.describe.call_count == 1, "an outage leaves time for what is fetched"
 
 
 def test_a_topic_that_is_made_again_while_the_loop_runs_is_refused_at_the_next_assignment(

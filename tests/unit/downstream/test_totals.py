@@ -213,6 +213,12 @@ def test_a_position_that_would_miscount_is_refused_by_name(committed: Committed,
         position("t[0]", "id", committed, LOG)
 
 
+def test_a_position_at_the_end_of_its_log_is_within_it_and_one_behind_is_not() -> None:
+    topics.require_within("t[0]", 20, LOG)
+    with pytest.raises(Refused, match=r"^offset-ahead: the group is at 21 of t\[0\], whose last stable offset is 20: "):
+        topics.require_within("t[0]", 21, LOG)
+
+
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The moment, which the tests set."""
