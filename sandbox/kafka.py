@@ -40,7 +40,7 @@ from sandbox.secure import Security
 
 _STARTED = b"Kafka Server started"
 _POLL_S = 0.02
-_START_S, _STOP_GRACE_S = 60.0, 15.0
+_START_S, _STOP_GRACE_S = 120.0, 15.0
 _PORT_CHOICES = 3
 
 
