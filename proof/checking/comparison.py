@@ -32,12 +32,11 @@ _LETTER_HEADERS = frozenset(
 )
 
 
-def exact_match(topic: str, partition: int, partitions: int = 0) -> ExactMatch:
+def exact_match(topic: str, partition: int) -> ExactMatch:
     """
     Return a function that recognizes correct outputs of one input partition in the common case, byte by byte.
 
-    True: the output is certainly correct. False: it needs a full comparison. ``partitions``: how many the output has,
-    if the key selects one of them.
+    True: the output is certainly correct. False: it needs a full comparison.
     """
     source: Headers = [*SourcePosition(topic, partition, 0).headers()[:-1]]
 
@@ -51,7 +50,6 @@ def exact_match(topic: str, partition: int, partitions: int = 0) -> ExactMatch:
             and out_value is not None
             and out_headers == [*headers, *source, (HEADER_OFFSET, b"%d" % offset)]
             and appended(key, value, out_value)
-            and (not partitions or not key or key_hash(key) % partitions == out[0])
         )
 
     return matches
@@ -149,8 +147,8 @@ class Comparison:
     def __init__(self, facts: BrokerFacts, found: Findings, lanes: dict[int, InputPartition]) -> None:
         self._facts, self._found, self._lanes = facts, found, lanes
         self._same_shape = facts.output_partitions == len(lanes)
-        hashed, fast = 0 if self._same_shape else facts.output_partitions, facts.profiles is None
-        self._exact = {p: exact_match(facts.input, p, hashed) if fast else _no_match for p in lanes}
+        fast = facts.profiles is None
+        self._exact: dict[int, ExactMatch] = {p: exact_match(facts.input, p) if fast else _no_match for p in lanes}
         self._downstream_open = True
         self.inputs = self.backlog = self.unverifiable = self.elsewhere = self.replaced = self.oversized = 0
         self.unplaced: defaultdict[int, Findings] = defaultdict(Findings)
@@ -295,15 +293,23 @@ class Comparison:
             stream.last[source.partition] = source.offset
         if stream.topic != self._facts.output:
             return
-        place = source.partition if self._same_shape else self._place_of(record, self._facts.output_partitions)
+        place = source.partition
+        if not self._same_shape:
+            place = self._place_of(record, self._facts.output_partitions, source.partition)
         if record.partition != place:
             evidence = f"its source {at(source)} belongs in output partition {place}, to keep the order of its key"
             self._add(Name.NONMONOTONIC, stream, record, evidence)
 
-    def _place_of(self, out: Record, partitions: int) -> int:
-        """Return the partition of the record's key among so many, or its own where that may be right."""
-        if not out.key or not partitions or (place := (hashed := key_hash(out.key)) % partitions) == out.partition:
+    def _place_of(self, out: Record, partitions: int, before: int | None) -> int:
+        """
+        Return the partition of the record's key among so many, or its own where that may be right.
+
+        ``before``: its partition if the topics had equal partition counts before one of them was expanded.
+        """
+        if not out.key or not partitions or out.partition == before:
             return out.partition
+        if (place := (hashed := key_hash(out.key)) % partitions) == out.partition:
+            return place
         if any(hashed % fewer == out.partition for fewer in range(out.partition + 1, partitions)):
             self.elsewhere += 1
             return out.partition

@@ -333,6 +333,7 @@ def test_outputs_that_keep_their_key_stay_in_their_partition_where_there_are_as_
     report = judged(logs, late=late, partitions=2, outputs=2)
     assert (report.verdict, report.totals) == (Verdict.INCONCLUSIVE, {}), "as if there had been one partition"
     logs = right(records)
+    assert judged(logs, late=late, partitions=2, outputs=3).verdict is Verdict.PROVEN, "expanded"
     logs.rows[OUT] = [row._replace(partition=1) for row in logs.rows[OUT]]
     evidence = "it belongs in partition 2, to keep the order of its key"
     assert evidence in judged(logs, late=late, partitions=2, outputs=3).findings[0].evidence
