@@ -41,7 +41,7 @@ Command = Callable[[RunTopics, Setup, bool], list[str]]
 """(topics, setup, follow) -> the command line; with ``follow`` it runs until SIGTERM."""
 
 
-POSITION, ORDER = {Name.TORN: "positions"}, {Name.NONMONOTONIC: "order"}
+POSITION, ORDER, TRANSACTIONS = {Name.TORN: "positions"}, {Name.NONMONOTONIC: "order"}, {Name.TORN: "transactions"}
 """What the proof finds without these properties, and what they are called."""
 
 
@@ -53,7 +53,7 @@ class Contender:
     ``endless``: it never ends by itself; the benchmark stops it once the group has reached the input's end.
     ``exactly_once``: it writes in transactions and keeps its position in them. ``needs``: what must be built first.
     ``without``: the properties it does not promise: POSITION if its transactions contain only records, and its position
-    is stored elsewhere and then in the group; ORDER if its query shuffles.
+    is stored elsewhere and then in the group; ORDER if its query shuffles; TRANSACTIONS if it writes without any.
     ``stands_by``: a second instance waits, and takes over when the first is killed.
     """
 
@@ -183,27 +183,42 @@ CONTENDERS = {
             "the same with its transactions taken out, offsets after output",
             _pipeline(*_DIRECT, program=_AT_LEAST_ONCE, spark=False),
             exactly_once=False,
+            without=TRANSACTIONS,
         ),
         Contender(
             "direct-at-least-once",
             "direct with its transactions taken out, offsets after output",
             _pipeline(*_DIRECT, program=_AT_LEAST_ONCE),
             exactly_once=False,
+            without=TRANSACTIONS,
         ),
-        Contender("spark-sink", f"{_SINK}, the JVM as Spark starts it", _sink(tuned=False), exactly_once=False),
-        Contender("spark-sink-tuned", f"{_SINK}, our JVM options", _sink(tuned=True), exactly_once=False),
+        Contender(
+            "spark-sink",
+            f"{_SINK}, the JVM as Spark starts it",
+            _sink(tuned=False),
+            exactly_once=False,
+            without=TRANSACTIONS,
+        ),
+        Contender(
+            "spark-sink-tuned",
+            f"{_SINK}, our JVM options",
+            _sink(tuned=True),
+            exactly_once=False,
+            without=TRANSACTIONS,
+        ),
         Contender(
             "spark-sink-concat",
             "a sink that glues the new fields on as text and trusts its input, our JVM options",
             _sink(tuned=True, json="concat"),
             exactly_once=False,
+            without=TRANSACTIONS,
         ),
         Contender(
             "spark-sink-shuffled",
             "the query of spark-sink-tuned, its rows shuffled by key before they are written",
             _sink(tuned=True, shuffle=True),
             exactly_once=False,
-            without=ORDER,
+            without=TRANSACTIONS | ORDER,
         ),
         *(
             # Measured like the sink before it: its position is a batch number, not an input offset.
