@@ -265,6 +265,23 @@ def test_an_offset_set_by_hand_while_a_transaction_ends_stands(
     assert offsets.position.by_hand is (by_hand is not None)
 
 
+def test_a_transaction_that_ends_behind_a_later_one_is_told_although_an_offset_was_set_by_hand_between(
+    offsets: Offsets,
+) -> None:
+    """Two at once for one partition are a violation, whatever an operator did before the second one."""
+    offsets.commit(OffsetCommit(0, 4))
+    offsets.commit(OffsetCommit(0, 2), in_transaction=False)
+    offsets.log.take([OffsetBatch(batch(2, key=(8, 0)), (OffsetCommit(0, 6),))])
+    offsets.log.take([OffsetBatch(batch(3, key=(8, 0), marker="commit")), OffsetBatch(batch(4, marker="commit"))])
+    (finding,) = offsets.found.first()
+    assert (finding.name, finding.offset, finding.evidence) == (
+        Name.OFFSET_REGRESSION,
+        4,
+        "the committed offset was 6 before",
+    )
+    assert not offsets.position.by_hand
+
+
 @pytest.mark.parametrize(("records", "compacted"), [(3, False), (2, True)])
 def test_a_batch_that_lost_records_to_compaction_breaks_the_chain(
     records: int, compacted: bool, offsets: Offsets
