@@ -265,6 +265,17 @@ def test_an_offset_set_by_hand_while_a_transaction_ends_stands(
     assert offsets.position.by_hand is (by_hand is not None)
 
 
+def test_an_offset_set_by_hand_twice_while_a_transaction_ends_leaves_its_range_as_it_was(offsets: Offsets) -> None:
+    """It began at the offset before the first of the two."""
+    offsets.commit(OffsetCommit(0, 3), in_transaction=False)
+    offsets.commit(OffsetCommit(0, 5))
+    for until in (9, 8):
+        offsets.commit(OffsetCommit(0, until), in_transaction=False)
+    offsets.log.take([OffsetBatch(batch(4, marker="commit"))])
+    offsets.log.compare({0: 8})
+    assert (offsets.found.totals, offsets.position.last) == ({}, 8)
+
+
 def test_a_transaction_that_ends_behind_a_later_one_is_told_although_an_offset_was_set_by_hand_between(
     offsets: Offsets,
 ) -> None:
