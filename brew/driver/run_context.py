@@ -35,6 +35,7 @@ from brew.transformation import transformation
 
 _REFRESH_PER_S = 4
 _MEMBERS_S = 5.0
+_RATE_SPAN_S = 1.0  # less between two commits says nothing about the rate
 
 
 @dataclass(slots=True)
@@ -79,6 +80,7 @@ class RunProgress:
     started: float = field(default_factory=time.monotonic)
     first_commit_s: float | None = None
     last_commit_s: float | None = None
+    _first_records: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -115,7 +117,7 @@ class RunProgress:
         self.reasons.update(outcome.reasons)
         self.last_commit_s = time.monotonic() - self.started
         if self.first_commit_s is None:
-            self.first_commit_s = self.last_commit_s
+            self.first_commit_s, self._first_records = self.last_commit_s, self.totals.records
 
     # Events for observed runs only (`brew.driver.telemetry`).
 
@@ -143,11 +145,12 @@ class RunProgress:
         """Record that the run ends with this error."""
 
     def rate(self) -> float:
-        """Return records per second between the first and the last commit (from the start if there is only one)."""
+        """Return records per second from the first commit to the last, or from the start where that is no second."""
         if self.first_commit_s is None or self.last_commit_s is None:
             return 0.0
-        span = self.last_commit_s - self.first_commit_s or self.last_commit_s
-        return self.totals.records / span if span else 0.0
+        if (span := self.last_commit_s - self.first_commit_s) >= _RATE_SPAN_S:
+            return (self.totals.records - self._first_records) / span
+        return self.totals.records / self.last_commit_s if self.last_commit_s else 0.0
 
 
 class ProgressView:

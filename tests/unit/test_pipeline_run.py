@@ -96,3 +96,25 @@ def test_the_live_table_shows_a_note_as_it_is(capsys: pytest.CaptureFixture[str]
         table = LiveTable(RunProgress(note=note))._table()
         Console(width=120).print(table)
         assert note in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("commits", "rate"),
+    [
+        ([(10.0, 40)], 4.0),
+        ([(10.0, 30), (10.00001, 30)], 60 / 10.00001),
+        ([(10.0, 30), (11.0, 40)], 40.0),
+        ([(10.0, 30), (11.0, 40), (12.0, 10)], 25.0),
+    ],
+    ids=["one", "two at once", "two", "three"],
+)
+def test_the_rate_counts_what_was_committed_after_the_first_commit(
+    monkeypatch: pytest.MonkeyPatch, commits: list[tuple[float, int]], rate: float
+) -> None:
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr("brew.driver.run_context.time", clock)
+    progress, until = RunProgress(started=0.0), 0
+    for at, records in commits:
+        clock.now, start, until = at, until, until + records
+        progress.outcome(Outcome(0, start, until, Status.COMMITTED, enriched=records))
+    assert progress.rate() == pytest.approx(rate)
