@@ -100,6 +100,26 @@ def test_recoveries_over_the_bound_are_a_stall(tmp_path: Path) -> None:
     assert (_guarded(stage).verdict, stage.bound_s) == ("proven", 4.0)
 
 
+@pytest.mark.parametrize(
+    ("verdict", "findings", "doubts", "judged"),
+    [
+        ("proven", [], [], ("proven", [])),
+        ("violated", [{"name": "lost-output"}], [], ("violated", [])),
+        ("inconclusive", [], ["a backlog"], ("inconclusive", ["a backlog"])),
+        ("inconclusive", [], [], ("inconclusive", ["the checker was inconclusive and gave no reason"])),
+    ],
+)
+def test_a_cell_is_no_better_than_what_the_checker_said(
+    verdict: str, findings: list[dict[str, str]], doubts: list[str], judged: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    stage, found = _stage(tmp_path, QUIET), runner.Judgement()
+    report = {"verdict": verdict, "findings": findings, "doubts": doubts, "inputs": 3, "counts": {"fences": 1}}
+    stage.verified = lambda *_options: report  # type: ignore[method-assign]
+    runner.check(stage, found, settled=True)
+    assert (found.verdict, found.doubts) == judged
+    assert found.counts == {"inputs": 3, "fences": 1}
+
+
 def test_a_bound_without_a_recovery_shows_nothing(tmp_path: Path) -> None:
     """Such a cell was called proven, and its report counted a recovery that never came."""
     stage = _stage(tmp_path, replace(QUIET, bound_s=2.0))

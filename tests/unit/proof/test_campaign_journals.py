@@ -68,6 +68,8 @@ def test_readers_are_held_back_until_they_are_given_a_record_of_the_open_range()
     lines = [_line(1.0, Step.BEGIN, partition=1, start=40), *reads]
     assert stalls(lines, [Kill(2.0, 1)]) == [1.5]
     assert stalls(lines, []) == []
+    assert stalls(lines, [Kill(2.0, 1), Kill(3.6, 2)]) == [1.5], "one that came later"
+    assert stalls(lines, [Kill(2.0, 1), Kill(3.4, 2)]) == [], "one in between may have held them back"
     between = [_line(1.0, Step.BEGIN), _line(1.1, Step.COMMIT), _read(3.0, 0, 0, 5)]
     assert stalls(between, [Kill(2.0, 1)]) == [], "a kill between transactions holds nobody back"
 

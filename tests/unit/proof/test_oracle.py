@@ -230,6 +230,15 @@ def test_an_output_made_before_the_topic_got_partitions_is_right() -> None:
     assert profiles.notes == ["2 outputs without a profile: made with fewer partitions than profiles has now"]
 
 
+def test_a_customer_removed_in_one_of_its_partitions_may_have_had_no_profile() -> None:
+    """Nobody can tell in which order a run read the two; with a profile last in both, it had one."""
+    profiles = Profiles("profiles", {partition: LogOffsets(0, 10, 10) for partition in range(2)})
+    gold = profile("c-1", "gold")
+    profiles.take([(0, 0, b"c-1", gold, [], 0), (0, 1, b"c-1", None, [], 0), (1, 0, b"c-1", gold, [], 0)])
+    assert wrong(profiles, "standard", b"none 2,1") is None
+    assert "had one at 0/0, 1/0" in (wrong(profiles, "standard", b"none 1,1") or "")
+
+
 def test_an_output_that_names_no_profile_or_has_no_value_is_wrong() -> None:
     profiles = read([GOLD_PROFILE])
     for header in (("profile", b"0/4"), (PROFILE_OFFSET, None)):
