@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.brokers import Broker, any_broker
-from harness.names import Names
 from harness.pages import ROOT
 from harness.results import Results
 from harness.secure import Secure, secure_broker
-from harness.stores import store
+from harness.servers import Broker, Names, any_broker, store
 from harness.waiting import until
 from harness.workers import Groups, by_turns
 from hypothesis import Phase, settings

@@ -11,9 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
-from harness.pipeline import ROOT, Stage
+from harness.pipeline import ROOT, stage  # noqa: F401 - a fixture
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -45,14 +43,6 @@ def cluster(bare_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     settings = Settings(cores=1, memory_mb=1024, python=str(bare_python))
     with SparkCluster.start(tmp_path_factory.mktemp("cluster"), workers=3, settings=settings) as found:
         yield found
-
-
-@pytest.fixture
-def stage(broker: Broker, names: Names) -> Iterator[Stage]:
-    """Topics and group of this test's own; whatever it started is gone when it ends."""
-    made = Stage(broker, names)
-    yield made
-    made.no_process_left()
 
 
 @pytest.fixture(scope="session")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from harness.brokers import Broker
 from harness.containers import KafkaContainer, Network, engine, network
-from harness.names import Names
 from harness.pipeline import Stage
+from harness.servers import Broker, Names
 
 
 @pytest.fixture(scope="session")

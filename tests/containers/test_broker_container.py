@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from harness.brokers import any_broker
 from harness.containers import KafkaContainer, NoEngineError
-from harness.names import Names
 from harness.pipeline import READERS, Stage, until
+from harness.servers import Names, any_broker
 
 
 @pytest.mark.parametrize("reader", READERS)

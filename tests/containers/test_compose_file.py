@@ -10,9 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pipeline import READERS, ROOT, Stage, until
+from harness.servers import Broker, Names
 
 from sandbox.process import free
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from harness.brokers import Broker
 from harness.containers import SECRET_USER, Container, KafkaContainer, Network, version
 from harness.pipeline import READERS, ROOT, Stage, until
+from harness.servers import Broker
 
 from brew.observability import settings as probes
 

@@ -16,9 +16,8 @@ from brew.connection import Connection
 from brew.kafka.clients import producer
 from brew.kafka.transaction import connect_early
 from downstream.claims.admin import Filter, Row, Watcher
-from harness.names import Names
 from harness.programs import ROOT, Running
-from harness.transactions import make_topics
+from harness.servers import Names, make_topics
 
 INTERVAL_S = 0.5
 PARTITIONS = 4

@@ -17,7 +17,7 @@ from brew.names import READ_COMMITTED
 from brew.offsets import SourcePosition
 from brew.orders import DISCOUNTS
 
-from .transactions import make_topics
+from .servers import make_topics
 from .waiting import markers_written, until
 
 TIERS = list(DISCOUNTS)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
+import pytest
 from pyspark.sql import SparkSession
 
 from brew.cluster import OpenTransaction
@@ -42,9 +43,8 @@ from pipeline.__main__ import run_command, settings_of
 from proof.__main__ import proof
 from sandbox.jvm import QUICK, Jvm
 
-from .brokers import Broker
-from .names import Names
 from .programs import ROOT, Ran, Running, call_program, until
+from .servers import Broker, Names
 from .waiting import await_ends, markers_written
 
 MARK = "BREW_TEST_STAGE"
@@ -308,6 +308,14 @@ class Stage:
             with contextlib.suppress(psutil.Error):
                 if process.environ().get(MARK) == self.names.stem and process.status() != psutil.STATUS_ZOMBIE:
                     yield process.pid, " ".join(process.cmdline())[:120]
+
+
+@pytest.fixture
+def stage(broker: Broker, names: Names) -> Iterator[Stage]:
+    """Topics and group of one test; whatever it started is gone when it ends."""
+    made = Stage(broker, names)
+    yield made
+    made.no_process_left()
 
 
 def environment(mark: str) -> dict[str, str]:

@@ -10,11 +10,17 @@ docs/SECURITY.md, granted per test on that test's own names.
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
+import json
 import os
+import platform
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,15 +29,14 @@ import click
 import pytest
 
 from brew import acl, cli
+from brew.acl import Purpose, ResourceNames
 from brew.client_config import ClientConfig, load
 from brew.connection import CLIENT_CONFIG, Connection
+from proof import provenance
 
-from . import brokers, downstream, secure_roles
-from .brokers import Broker
-from .names import Names
+from . import downstream, secure_roles, servers
 from .secure import Secure, secure_broker
-from .secure_needs import Needs, left_out, needs
-from .secure_record import Record
+from .servers import Broker, Names
 
 TESTS = Path(__file__).resolve().parents[1]
 _loaded = functools.cache(load)
@@ -54,7 +59,7 @@ class SecureMode:
         self._needs = Needs()
         self._patches = ExitStack()
         for target, name, ours in (
-            (brokers, "sandbox_broker", self._sandbox_broker),
+            (servers, "sandbox_broker", self._sandbox_broker),
             (Names, "fresh", self._fresh(Names.fresh)),
             (Connection, "__init__", self._connection(Connection.__init__)),
             (downstream, "Connection", self._as(secure_roles.DOWNSTREAM)),
@@ -179,3 +184,145 @@ class SecureMode:
             return words, environment
         inherited = dict(os.environ if environment is None else environment)
         return words, {CLIENT_CONFIG: str(security.config(user)), **inherited}
+
+
+# Tests' groups do not begin with `brew-`, and most leave the creation of output and dead letters to the run.
+_USUAL = (Purpose.MAKE, Purpose.OTHER_GROUP, Purpose.NAMES, Purpose.OFFSETS)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """
+    The needs of one file.
+
+    ``more``: in addition to those of nearly all. ``topics``: roles with unusual names, and their suffix (`downstream`:
+    the prefix of its groups). ``inherited``: the user of processes not started by a command line, such as forks.
+    """
+
+    more: Sequence[Purpose] = ()
+    topics: Mapping[str, str] = field(default_factory=dict)
+    inherited: str | None = None
+
+    @property
+    def purposes(self) -> tuple[Purpose, ...]:
+        return (*_USUAL, *self.more)
+
+    def place(self, names: Names) -> ResourceNames:
+        """Return the names of one test."""
+        named = {role: names.topic(suffix) for role, suffix in {**_TOPICS, **self.topics}.items()}
+        return ResourceNames(group=names.group, upstream=f"seed:{names.input}", **named)
+
+
+_TOPICS = {
+    "downstream": "group",
+    "input": "in",
+    "output": "out",
+    "dead_letter": "dlq",
+    "claims": "claims",
+    "profiles": "customers",
+    "totals": "totals",
+}
+NEEDS: Mapping[str, Needs] = {
+    "scenarios/test_claims_flows.py": Needs((Purpose.OWNERSHIP,), {"output": "worked"}),
+    "scenarios/test_sharing.py": Needs((Purpose.SHARE,)),
+    "scenarios/test_stand_by.py": Needs((Purpose.SHARE,)),
+    "scenarios/test_store_kills.py": Needs((Purpose.RECEIVE,), inherited="downstream"),
+    "scenarios/test_totals.py": Needs((Purpose.TOTALS,)),
+    "scenarios/test_upstream.py": Needs((Purpose.UPSTREAM,)),
+    "scenarios/test_virtual_partitions.py": Needs((Purpose.CALL,)),
+}
+"""By file below tests/; files not listed have the usual needs."""
+
+_FRAMES = "the wire proxy reads and changes frames, and TLS hides them from it"
+LEFT_OUT: Mapping[str, str] = {
+    "integration/test_old_kafka.py": "Kafka 3.3 keeps no passwords without ZooKeeper",
+    "integration/test_wire_proxy.py": _FRAMES,
+    "scenarios/test_borrowed_session.py": "its notebook takes settings, not the command line that names a user's file",
+    "scenarios/test_broker_restarts.py": "it runs programs on topics of two names; a user has rights on one",
+    "scenarios/test_transform_crashes.py": "its second output has a name that no user has rights on",
+    "scenarios/test_sink_kills.py": "its queries name no user's file; test_sink_rights.py has a sink with least rights",
+}
+"""Tests, or test files, that can't run on secure brokers, and the reason."""
+
+
+def needs(file: str) -> Needs:
+    return NEEDS.get(file, Needs())
+
+
+def left_out(file: str, test: str) -> str | None:
+    """Return why a test is not run on secure brokers, or None if it is. ``test``: its function's name."""
+    return LEFT_OUT.get(f"{file}::{test}", LEFT_OUT.get(file))
+
+
+_SENT = "secure_left_out"
+
+
+class Record:
+    """
+    A separate plugin in the process that started the session; workers report to it what they left out.
+
+    With `--secure-record FILE`, entries for the test files of this session are replaced, others stay: the suite may be
+    run in parts.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._out: dict[str, str] = {}
+        self._files: dict[str, Counter[str]] = {}
+        self._seconds: Counter[str] = Counter()
+        config.pluginmanager.register(self, "secure-record")
+
+    def left_out(self, tests: Mapping[str, str]) -> None:
+        self._out |= tests
+        if (output := getattr(self._config, "workeroutput", None)) is not None:
+            output[_SENT] = dict(tests)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:  # noqa: ARG002 - the hook's shape
+        self._out |= getattr(node, "workeroutput", {}).get(_SENT, {})
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        file = report.nodeid.partition("::")[0].removeprefix("tests/")
+        self._seconds[file] += report.duration
+        if report.when == "call" or not report.passed:
+            self._files.setdefault(file, Counter())[report.outcome] += 1
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        passed = sum(counts["passed"] for counts in self._files.values())
+        terminalreporter.section("secure brokers: TLS, SCRAM, least rights")
+        terminalreporter.line(f"{passed} tests passed there; {len(self._out)} left out by name:")
+        for test, why in sorted(self._out.items()):
+            terminalreporter.line(f"  {test}: {why}")
+
+    def pytest_sessionfinish(self) -> None:
+        given: str | None = self._config.getoption("--secure-record")
+        if given is None or hasattr(self._config, "workerinput") or not (self._files or self._out):
+            return
+        path = Path(given)
+        kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        files: dict[str, Any] = kept.get("files", {})
+        made_with = provenance.MadeWith.now()
+        for file in {*self._files, *(test.partition("::")[0] for test in self._out)}:
+            counts = self._files.get(file, Counter())
+            files[file] = {
+                "passed": counts["passed"],
+                "failed": counts["failed"],
+                "left_out": {test: why for test, why in sorted(self._out.items()) if test.startswith(f"{file}::")},
+                "seconds": round(self._seconds[file], 1),
+                "at": f"{dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC",
+                "commit": made_with.commit,
+                "kernel": made_with.kernel,
+            }
+        files = {file: row for file, row in sorted(files.items()) if (self._config.rootpath / "tests" / file).exists()}
+        rows = files.values()
+        document = {
+            "command": "make test-secure TESTS=tests/scenarios",
+            "passed": sum(row["passed"] for row in rows),
+            "failed": sum(row["failed"] for row in rows),
+            "left_out": sum(len(row["left_out"]) for row in rows),
+            "machine": {"cores": os.cpu_count(), "system": platform.system(), "python": platform.python_version()},
+            "versions": {name: version(name) for name in ("pyspark", "confluent-kafka", "kafka-python", "pytest")},
+            "files": files,
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(document, indent=2) + "\n")

@@ -1,7 +1,8 @@
-"""A sink's queries on real Spark and a real broker: the input, one run of a query, and what readers see."""
+"""A sink's queries on real Spark and a real broker: the input, one run, also as a program, and what readers see."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections import Counter
 from dataclasses import dataclass, field
@@ -18,11 +19,12 @@ from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.kafka import topics
 from brew.kafka.committed_offset import locator
-from brew.names import SINK_BATCH, SINK_NAME
+from brew.names import SINK_BATCH, SINK_NAME, CrashPoint
 from brew.offsets import Committed
+from brew.sink.batch import SinkCrash
 
 from .pipeline import Stage, shared_spark
-from .transactions import STEP_S, make_topics
+from .servers import STEP_S, Broker, Names, make_topics
 from .waiting import until
 
 _LONGEST_S = 120
@@ -151,3 +153,12 @@ class SinkStage:
             return topic in topics.describe(self.stage.admin, [topic], Deadline(STEP_S))
 
         until(made, "the new topic")
+
+
+def main(arguments: str) -> None:
+    """Drain the input with the stateful query, or die at the given point."""
+    given = json.loads(arguments)
+    stage = SinkStage(Stage(Broker(given["bootstrap"]), Names(given["stem"])), Path(given["folder"]), given["writers"])
+    crash = SinkCrash(CrashPoint(given["point"]), given["batch"])
+    stage.run(stage.counted(most=given["most"]), stage.sink(_crash=crash), "update")
+    print("ended", flush=True)

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from harness.names import Names
-from harness.secure import Secure
-from harness.secure_stage import DOWNSTREAM, PARTITIONS, PIPELINE, PROOF, QUICK, SecureStage
+from harness.secure import DOWNSTREAM, PARTITIONS, PIPELINE, PROOF, QUICK, Secure, SecureStage
+from harness.servers import Names
 
 from brew import acl
 from brew.acl import Kind, Operation, Purpose, Right

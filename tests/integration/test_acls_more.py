@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from harness.names import Names
 from harness.programs import until
-from harness.secure import Secure
-from harness.secure_stage import DOWNSTREAM, OPERATOR, PARTITIONS, PIPELINE, PROOF, QUICK, SecurePrograms, SecureStage
-from harness.transactions import make_topics
+from harness.secure import DOWNSTREAM, OPERATOR, PARTITIONS, PIPELINE, PROOF, QUICK, Secure, SecurePrograms, SecureStage
+from harness.servers import Names, make_topics
 
 from brew import acl
 from brew.acl import Kind, Operation, Purpose, Right

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
 from harness.programs import ROOT
-from harness.transactions import make_topics
+from harness.servers import Broker, Names, make_topics
 from harness.waiting import until
 
 from brew.connection import Connection

@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
 from harness.programs import until
-from harness.transactions import make_topics
+from harness.servers import Broker, Names, make_topics
 
 from brew.claims.heartbeater import Heartbeater
 from brew.claims.member import Membership

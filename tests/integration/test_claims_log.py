@@ -10,10 +10,8 @@ from dataclasses import replace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
-from harness.brokers import Broker
-from harness.names import Names
-from harness.secure import Secure
-from harness.secure_stage import DOWNSTREAM, PROOF
+from harness.secure import DOWNSTREAM, PROOF, Secure
+from harness.servers import Broker, Names
 from harness.waiting import until
 
 from brew import acl

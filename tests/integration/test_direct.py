@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 from confluent_kafka import TopicPartition
-from harness.brokers import Broker
 from harness.pipeline import READ_UNCOMMITTED, Stage
 from harness.programs import until
+from harness.servers import Broker
 
 from brew.deadline import Deadline
 from brew.journal import Phase, Step, entries

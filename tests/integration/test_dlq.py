@@ -12,7 +12,7 @@ import pytest
 from harness.operate import command_line, json_of, pipeline
 from harness.pipeline import Stage
 from harness.programs import Ran
-from harness.transactions import make_topics
+from harness.servers import make_topics
 from harness.waiting import markers_written, until
 
 from brew.deadline import Deadline

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
-from harness.transactions import make_topics
+from harness.servers import Broker, Names, make_topics
 from harness.waiting import markers_written
 
 from brew.cli import exit_code_of

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 from harness import enriched
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pipeline import Stage
 from harness.programs import until
 from harness.totals import PARTITIONS, CrashOnce, TotalsStage, abandoned, fail
@@ -26,8 +24,8 @@ from downstream.totals.state_store import MemoryStore, StoreCheckpoint
 
 
 @pytest.fixture
-def shop(broker: Broker, names: Names) -> Iterator[TotalsStage]:
-    shop = TotalsStage(Stage(broker, names))
+def shop(stage: Stage) -> Iterator[TotalsStage]:
+    shop = TotalsStage(stage)
     shop.stage.create(1, output=PARTITIONS)
     shop.write_orders(60)
     yield shop
@@ -47,12 +45,11 @@ def test_totals_are_exact_and_go_on_where_they_stood(shop: TotalsStage) -> None:
     assert shop.count().transactions == 0, "nothing to do, nothing written"
 
 
-@pytest.mark.parametrize("stage", ["orders", "deltas"])
-def test_no_crash_changes_a_total(shop: TotalsStage, stage: str) -> None:
+@pytest.mark.parametrize("topic", ["input", "deltas"])
+def test_no_crash_changes_a_total(shop: TotalsStage, topic: str) -> None:
     """All seven crash points, one after the other, in either stage; each time the next process goes on."""
     for point in CrashPoint:
-        topic = shop.settings.input if stage == "orders" else shop.settings.deltas
-        shop.crashed(CrashOnce(point, topic))
+        shop.crashed(CrashOnce(point, getattr(shop.settings, topic)))
         shop.write_orders(10)
     shop.count()
     assert shop.deviations() == {}

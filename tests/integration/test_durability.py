@@ -7,10 +7,8 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from harness import enriched
-from harness.brokers import Broker
 from harness.downstream import LedgerStage, ReceiveStage, document, run
-from harness.names import Names
-from harness.stores import store
+from harness.servers import Broker, Names, store
 
 from sandbox.store import Postgres
 

@@ -12,13 +12,11 @@ from typing import Any
 import orjson
 import pytest
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
-from harness.brokers import Broker
 from harness.enriched import recreate_topic
-from harness.names import Names
 from harness.pages import ROOT
 from harness.pipeline import Stage, environment
 from harness.programs import until
-from harness.transactions import make_topics
+from harness.servers import make_topics
 
 from brew.deadline import Deadline
 from brew.kafka import topics
@@ -30,8 +28,7 @@ DAY_MS = 86_400_000
 
 
 @pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    stage = Stage(broker, names)
+def stage(stage: Stage) -> Stage:
     stage.create(2)
     return stage
 

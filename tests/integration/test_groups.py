@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pipeline import Stage
 from harness.waiting import until
 
@@ -25,8 +23,7 @@ STEP_S = 20.0
 
 
 @pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    stage = Stage(broker, names)
+def stage(stage: Stage) -> Stage:
     stage.create(1)
     return stage
 

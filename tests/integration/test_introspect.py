@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
+from harness.servers import Broker, Names
 
 from brew.connection import Connection
 from brew.deadline import Deadline

@@ -13,10 +13,9 @@ import time
 import psycopg
 import pytest
 from harness import enriched
-from harness.brokers import Broker
 from harness.downstream import LedgerStage, document, drain, following, run
-from harness.names import Names
 from harness.programs import ROOT, until
+from harness.servers import Broker, Names
 
 from brew.connection import Connection
 from brew.deadline import Deadline

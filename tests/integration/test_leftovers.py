@@ -9,8 +9,6 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pipeline import ROOT, Stage, environment
 from harness.programs import Running
 
@@ -18,8 +16,7 @@ from brew.records import ERROR_REASON
 
 
 @pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    stage = Stage(broker, names)
+def stage(stage: Stage) -> Stage:
     stage.create(2)
     stage.seed(20)
     return stage

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
-from harness.transactions import make_topics
+from harness.servers import Broker, Names, make_topics
 
 from brew.connection import SCRAM, Connection, Secret
 from brew.deadline import Deadline

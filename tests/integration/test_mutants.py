@@ -1,14 +1,16 @@
-"""Deliberate bugs in the protocol, on a real broker: each goes red by a check that ships, and the product does not."""
+"""Deliberate bugs in the protocol are caught on a real broker, those in the models in all interleavings."""
 
 from __future__ import annotations
 
+import re
 import signal
+import subprocess
+from pathlib import Path
 
 import psutil
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pipeline import Stage, until
+from harness.servers import Broker, Names
 from mutants.catalogue import EVERY
 from mutants.command import as_it_should
 from mutants.experiment import experiments
@@ -53,3 +55,21 @@ def test_a_process_left_behind_is_seen(stage: Stage) -> None:
         with pytest.raises(AssertionError, match="sleep 60"):
             stage.no_process_left(seconds=0.2)
     stage.no_process_left()
+
+
+ROOT = Path(__file__).resolve().parents[2]
+BOUND_S = 300.0
+
+
+def test_the_models_hold_and_every_broken_variant_is_caught() -> None:
+    """Spin searches them to the end; the variants are those that models/README.md names, and no model is skipped."""
+    done = subprocess.run(
+        [ROOT / "scripts/models.sh"], capture_output=True, text=True, timeout=BOUND_S, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    results = re.findall(r"^(\w+) +(?:-D(\w+)|as it is) +\S+ states  (\w+)$", done.stdout, re.MULTILINE)
+    page = (ROOT / "models/README.md").read_text()
+    variants = re.findall(r"^\| `(claims|transaction|sink)` `(\w+)` \|", page, re.MULTILINE)
+    assert len(variants) == 17
+    models = [(model, "", "holds") for model in ("claims", "transaction", "sink")]
+    assert sorted(results) == sorted(models + [(*variant, "caught") for variant in variants])

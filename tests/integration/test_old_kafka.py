@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from harness.brokers import Broker, sandbox_broker
-from harness.names import Names
 from harness.operate import crash, json_of, pipeline, upstream, write
 from harness.pipeline import CONNECTOR, Stage
+from harness.servers import Broker, Names, sandbox_broker
 from harness.waiting import markers_written
 
 from brew.jvm.dependencies import KAFKAS, fetch, home

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pipeline import CONNECTOR, Stage
 from pyspark.sql import DataFrame, SparkSession
 
@@ -19,8 +18,8 @@ SMALL_RANGES = ("--lanes", "1", "--max-records-per-transaction", "100")
 
 
 @pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    stage = Stage(broker, names, reader=CONNECTOR)
+def stage(stage: Stage) -> Stage:
+    stage = replace(stage, reader=CONNECTOR)
     stage.create(2)
     return stage
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import psutil
 import pytest
 from confluent_kafka import KafkaException
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pipeline import CONNECTOR, PARTITIONS, READ_UNCOMMITTED, READERS, DrainView, Stage, Status, shared_spark
 
 from brew.attempt import AttemptSpec, Job, attempt
@@ -28,15 +27,15 @@ from pipeline.transformation import OrderEnrichment
 
 
 @pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
+def stage(stage: Stage) -> Stage:
     """With Spark: its workers die and its copies of a task run, without this process."""
-    return Stage(broker, names, reader=CONNECTOR)
+    return replace(stage, reader=CONNECTOR)
 
 
 @pytest.fixture(params=READERS)
-def any_reader(broker: Broker, names: Names, request: pytest.FixtureRequest) -> Stage:
+def any_reader(stage: Stage, request: pytest.FixtureRequest) -> Stage:
     """Whoever reads."""
-    return Stage(broker, names, reader=request.param)
+    return replace(stage, reader=request.param)
 
 
 def rows_of(stage: Stage, start: int, until: int) -> list[Rows]:

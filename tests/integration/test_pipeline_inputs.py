@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import orjson
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pipeline import DIRECT, READERS, Stage, Status
 from kafka import KafkaProducer
 
@@ -25,8 +25,8 @@ PROOF_ALONE = pytest.mark.parametrize("stage", [DIRECT], indirect=True)
 
 
 @pytest.fixture(params=READERS)
-def stage(broker: Broker, names: Names, request: pytest.FixtureRequest) -> Stage:
-    return Stage(broker, names, reader=request.param)
+def stage(stage: Stage, request: pytest.FixtureRequest) -> Stage:
+    return replace(stage, reader=request.param)
 
 
 def by_source(records: list[LogRecord]) -> dict[tuple[int, int], LogRecord]:

@@ -9,8 +9,6 @@ from dataclasses import replace
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pipeline import READERS, DrainView, Stage, until
 
 from brew.deadline import Deadline
@@ -24,8 +22,8 @@ from proof.seed import resolve
 
 
 @pytest.fixture(params=READERS)
-def stage(broker: Broker, names: Names, request: pytest.FixtureRequest) -> Stage:
-    return Stage(broker, names, reader=request.param)
+def stage(stage: Stage, request: pytest.FixtureRequest) -> Stage:
+    return replace(stage, reader=request.param)
 
 
 def move(stage: Stage, *positions: tuple[int, int], metadata: str = "") -> None:

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
-from harness.brokers import Broker
 from harness.pipeline import Stage
 from harness.probed import Probed
 from harness.programs import until
+from harness.servers import Broker
 
 from brew.deadline import Deadline
 from brew.kafka.clients import consumer, producer

@@ -11,11 +11,10 @@ from functools import partial
 import psycopg
 import pytest
 from harness import enriched
-from harness.brokers import Broker
 from harness.downstream import LedgerStage, ReceiveStage, clean_environment
-from harness.names import Names
 from harness.probed import Probed
 from harness.programs import Running
+from harness.servers import Broker, Names
 
 from brew.observability.status import PartitionState, Status
 from sandbox.process import free

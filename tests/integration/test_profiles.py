@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pipeline import READ_UNCOMMITTED, READERS, DrainView, Stage, Status
 from harness.programs import until
-from harness.transactions import make_topics
+from harness.servers import make_topics
 
 from brew.deadline import Deadline
 from brew.errors import Refused
@@ -89,8 +87,8 @@ class Customers:
 
 
 @pytest.fixture
-def customers(broker: Broker, names: Names) -> Customers:
-    return Customers(Stage(broker, names))
+def customers(stage: Stage) -> Customers:
+    return Customers(stage)
 
 
 @pytest.mark.parametrize("reader", READERS)

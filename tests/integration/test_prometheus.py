@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 import yaml
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pipeline import Stage
 from harness.probed import Probed
 from harness.programs import ROOT, Running, until
@@ -135,11 +133,8 @@ def unanswered(server: Prometheus) -> set[str]:
     }
 
 
-def test_prometheus_reads_a_running_program_and_answers_every_panel(
-    broker: Broker, names: Names, tmp_path: Path
-) -> None:
+def test_prometheus_reads_a_running_program_and_answers_every_panel(stage: Stage, tmp_path: Path) -> None:
     """No query fails, and of a run that worked none is empty but those that tell of trouble."""
-    stage = Stage(broker, names)
     stage.create(2)
     follow = ("--master", "none", "--reader", "direct", "--follow", "--probe-port", "0")
     with stage.python("pipeline", "run", *stage.options(), *follow) as program:

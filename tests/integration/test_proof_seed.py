@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
+from harness.servers import Broker, Names
 from harness.waiting import markers_written
 
 from brew.cli import STOPPED_EXIT, exit_code_of

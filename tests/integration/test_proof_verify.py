@@ -12,11 +12,9 @@ from typing import Any
 import orjson
 import pytest
 from confluent_kafka import TopicPartition
-from harness.brokers import Broker
 from harness.fakes import log_record
-from harness.names import Names
 from harness.records import write_unreadable
-from harness.transactions import make_topics
+from harness.servers import Broker, Names, make_topics
 from harness.waiting import markers_written
 
 from brew.cli import exit_code_of

@@ -12,9 +12,8 @@ import psycopg
 import pytest
 from confluent_kafka import TopicPartition
 from harness import enriched
-from harness.brokers import Broker
 from harness.downstream import ReceiveStage, document, following, run
-from harness.names import Names
+from harness.servers import Broker, Names
 
 from brew.connection import Connection
 from brew.deadline import Deadline

@@ -9,10 +9,8 @@ from collections.abc import Sequence
 import pytest
 import redis as client
 from harness import enriched
-from harness.brokers import Broker
 from harness.downstream import ReceiveStage, following, run
-from harness.names import Names
-from harness.stores import store
+from harness.servers import Broker, Names, store
 from harness.waiting import until
 
 from brew.errors import Refused

@@ -13,9 +13,8 @@ from typing import Any
 
 import psutil
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
 from harness.programs import ROOT
+from harness.servers import Broker, Names
 
 from brew.deadline import Deadline
 from brew.errors import Refused

@@ -1,4 +1,4 @@
-"""The sandbox's PostgreSQL and Redis: up, killed, restarted with their data, down, refused."""
+"""The sandbox's PostgreSQL, Redis and Spark: up, killed, restarted, down, refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -19,6 +19,7 @@ import psycopg
 import pytest
 import redis as client
 from harness.programs import ROOT
+from harness.waiting import has_ended
 
 from brew.cli import exit_code_of
 from brew.errors import Refused
@@ -125,3 +126,42 @@ def test_a_setting_that_the_server_does_not_take_is_told_with_its_own_words(dire
     server = Postgres.open(directory)
     assert server is not None
     assert not server.running()
+
+
+Spark = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def spark(tmp_path: Path) -> Iterator[Spark]:
+    def command(*words: str) -> subprocess.CompletedProcess[str]:
+        arguments = [sys.executable, "-m", "sandbox", "spark", *words, "--dir", str(tmp_path)]
+        return subprocess.run(arguments, capture_output=True, text=True, timeout=150, check=False)
+
+    yield command
+    assert command("down", "--wipe").returncode == 0
+
+
+def test_a_cluster_comes_is_broken_mended_and_goes(spark: Spark, tmp_path: Path) -> None:
+    """Whatever is started is told, with its process; a killed worker is missed, and the one that is added is not."""
+    assert spark("status").returncode == 3
+    up = spark("up", "--port", "0", "--workers", "1", "--cores", "1")
+    assert up.returncode == 0, up.stderr
+    status = spark("status", "--json")
+    report = json.loads(status.stdout)
+    assert (status.returncode, report["running"]) == (0, {"master": True, "1": True})
+    assert f"make run-pipeline MASTER={report['url']}" in up.stdout
+    master, worker = report["processes"]["master"], report["processes"]["1"]
+
+    assert spark("kill", "1").returncode == 0
+    assert has_ended(worker)
+    assert spark("status").returncode == 3
+    assert "worker 1 is not running" in spark("pause", "1").stderr
+    assert spark("restart", "1").returncode == 0
+    assert "worker 2 is up" in spark("add").stdout
+    assert spark("status").returncode == 0
+    wrong = spark("kill", "9")
+    assert (wrong.returncode, "choose one of: master 1 2" in wrong.stderr) == (64, True)
+
+    assert "Spark is down (3 stopped)" in spark("down", "--wipe").stdout
+    assert has_ended(master)
+    assert not (tmp_path / "spark").exists()

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pages import ROOT
 from harness.pipeline import READERS, Stage
+from harness.servers import Broker, Names
 
 from brew import Record, Reject, formats
 from brew.records import ERROR_REASON

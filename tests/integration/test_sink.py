@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 from aiokafka.partitioner import murmur2
-from harness.brokers import Broker
-from harness.names import Names
 from harness.operate import json_of, pipeline
 from harness.pipeline import Stage
 from harness.sinks import WORDS, SinkStage, numbers
@@ -36,11 +34,11 @@ BOTH = pytest.mark.parametrize("writers", [1, "tasks"], ids=["one", "tasks"])
 
 
 @pytest.fixture
-def make(broker: Broker, names: Names, tmp_path: Path) -> Any:
+def make(stage: Stage, tmp_path: Path) -> Any:
     def make_stage(writers: Any = 1) -> SinkStage:
-        stage = SinkStage(Stage(broker, names), tmp_path, writers)
-        stage.create()
-        return stage
+        it = SinkStage(stage, tmp_path, writers)
+        it.create()
+        return it
 
     return make_stage
 

@@ -13,11 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pipeline import Stage
+from harness.servers import STEP_S
 from harness.sinks import SinkStage, numbers
-from harness.transactions import STEP_S
 from harness.waiting import until
 from py4j.protocol import Py4JNetworkError
 from pyspark import InheritableThread
@@ -35,12 +33,12 @@ from brew.sink.batch import Result, Status
 
 
 @pytest.fixture(params=[1, "tasks"], ids=["one", "tasks"])
-def it(request: pytest.FixtureRequest, broker: Broker, names: Names, tmp_path: Path) -> SinkStage:
+def it(request: pytest.FixtureRequest, stage: Stage, tmp_path: Path) -> SinkStage:
     """30 records are in, none is out."""
-    stage = SinkStage(Stage(broker, names), tmp_path, request.param)
-    stage.create()
-    stage.feed(30)
-    return stage
+    it = SinkStage(stage, tmp_path, request.param)
+    it.create()
+    it.feed(30)
+    return it
 
 
 ONE = pytest.mark.parametrize("it", [1], ids=["one"], indirect=True)

@@ -12,11 +12,9 @@ from typing import Any
 import nbformat
 import orjson
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pages import ROOT
 from harness.pipeline import Stage, environment, quick_jvms
-from harness.transactions import make_topics
+from harness.servers import Broker, make_topics
 from nbclient import NotebookClient
 
 from brew.jvm import dependencies
@@ -27,8 +25,7 @@ SALES = [("Cork", 100), ("Essen", 50), ("Cork", 20), ("Essen", 5)]
 
 
 @pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    stage = Stage(broker, names)
+def stage(stage: Stage) -> Stage:
     stage.create(2, output=2)
     return stage
 

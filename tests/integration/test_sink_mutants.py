@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pipeline import Stage
 from harness.sinks import SinkStage, numbers
 from pyspark.sql import functions as sf
@@ -184,10 +182,10 @@ CASES = [
 
 
 @pytest.fixture
-def it(broker: Broker, names: Names, tmp_path: Path) -> SinkStage:
-    stage = SinkStage(Stage(broker, names), tmp_path, "tasks")
-    stage.create()
-    return stage
+def it(stage: Stage, tmp_path: Path) -> SinkStage:
+    it = SinkStage(stage, tmp_path, "tasks")
+    it.create()
+    return it
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.clean is None], ids=lambda case: case.bug.__name__)

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pipeline import Stage
 from harness.records import write_unreadable
+from harness.servers import STEP_S, make_topics
 from harness.sinks import SinkStage, numbers
-from harness.transactions import STEP_S, make_topics
 from pyspark.sql import DataFrame
 
 from brew.deadline import Deadline
@@ -24,13 +22,13 @@ from brew.names import SINK_BATCH, SINK_NAME
 
 
 @pytest.fixture
-def it(request: pytest.FixtureRequest, broker: Broker, names: Names, tmp_path: Path) -> SinkStage:
+def it(request: pytest.FixtureRequest, stage: Stage, tmp_path: Path) -> SinkStage:
     """30 records are in, and out as batch 0. One function decides for both ways to write (`position.is_new`)."""
-    stage = SinkStage(Stage(broker, names), tmp_path, getattr(request, "param", "tasks"))
-    stage.create()
-    stage.feed(30)
-    stage.run(stage.copied(), stage.sink())
-    return stage
+    it = SinkStage(stage, tmp_path, getattr(request, "param", "tasks"))
+    it.create()
+    it.feed(30)
+    it.run(it.copied(), it.sink())
+    return it
 
 
 BOTH = pytest.mark.parametrize("it", [1, "tasks"], ids=["one", "tasks"], indirect=True)
@@ -133,11 +131,9 @@ def test_a_position_that_expired_and_the_way_out(it: SinkStage) -> None:
     assert it.values() == numbers(60)
 
 
-def test_records_whose_headers_the_client_can_not_read_do_not_end_the_search_for_evidence(
-    broker: Broker, names: Names
-) -> None:
+def test_records_whose_headers_the_client_can_not_read_do_not_end_the_search_for_evidence(stage: Stage) -> None:
     """Another program may write such names, a sink refuses them; the search ended with SystemError, or SIGSEGV."""
-    stage = Stage(broker, names)
+    names = stage.names
     make_topics(stage.connection, names.output)
     ours = (SINK_NAME, b"revenue")
     stage.produce(names.output, *((0, b"k", b"v", [ours, (SINK_BATCH, batch)]) for batch in (b"6", b"7")))
@@ -197,11 +193,10 @@ UNWRITABLE: dict[str, tuple[list[tuple[Any, ...]], str, str]] = {
 
 
 @pytest.fixture(params=[1, "tasks"], ids=["one", "tasks"])
-def empty(request: pytest.FixtureRequest, broker: Broker, names: Names, tmp_path: Path) -> SinkStage:
+def empty(request: pytest.FixtureRequest, stage: Stage, tmp_path: Path) -> SinkStage:
     """No batch is out; record batches of the output are small."""
-    stage = SinkStage(Stage(broker, names), tmp_path, request.param)
-    make_topics(stage.stage.connection, names.output, partitions=3, config=SMALL)
-    return stage
+    make_topics(stage.connection, stage.names.output, partitions=3, config=SMALL)
+    return SinkStage(stage, tmp_path, request.param)
 
 
 @pytest.mark.parametrize("case", UNWRITABLE)

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from harness.names import Names
-from harness.secure import Secure
-from harness.secure_stage import PIPELINE, SecureStage
+from harness.secure import PIPELINE, Secure, SecureStage
+from harness.servers import Names
 
 import brew
 from brew import acl

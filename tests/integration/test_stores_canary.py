@@ -13,12 +13,11 @@ import psycopg
 import pytest
 import redis as client
 from harness import enriched
-from harness.brokers import Broker
 from harness.canary import CANARY, QUOTED, leaks
 from harness.downstream import clean_environment
-from harness.names import Names
 from harness.probed import PAGES, Probed
 from harness.programs import Ran, Running
+from harness.servers import Broker, Names
 
 from brew.names import ExitCode
 from sandbox.store import Postgres, Redis

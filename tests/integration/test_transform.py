@@ -11,10 +11,9 @@ from typing import Any
 
 import orjson
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
 from harness.operate import json_of
 from harness.pipeline import DIRECT, READERS, DrainView, Stage, environment, quick_jvms, until
+from harness.servers import Broker, Names
 
 import brew
 from brew.errors import Refused, TransformFailed

@@ -13,12 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from harness.browser import Page
-from harness.devtools import WAIT, tab
+from harness.browser import WAIT, Page, tab
 from harness.live import Stream, get, served
 from harness.operate import json_of, pipeline, upstream, write
 from harness.pipeline import Running, Stage
-from harness.transactions import make_topics
+from harness.servers import make_topics
 from harness.waiting import markers_written, until
 
 from brew.connection import Connection, Secret

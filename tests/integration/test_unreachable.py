@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from harness.brokers import Broker
 from harness.secure import Secure
+from harness.servers import Broker
 
 from brew.connection import Connection
 from brew.deadline import Deadline

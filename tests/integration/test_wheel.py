@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pages import ROOT
 from harness.pipeline import Stage
+from harness.servers import Broker, Names
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 

@@ -9,7 +9,7 @@ import sys
 import threading
 
 import pytest
-from harness.brokers import Broker
+from harness.servers import Broker
 
 from proof.wire.proxy import WireProxy
 

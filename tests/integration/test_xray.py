@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from harness.browser import Page, rendered
-from harness.devtools import WAIT, tab
+from harness.browser import WAIT, Page, rendered, tab
 from harness.operate import json_of, pipeline
 from harness.pipeline import Stage
 from harness.waiting import markers_written

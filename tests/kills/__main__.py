@@ -14,10 +14,9 @@ from rich.progress import Progress
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from harness import enriched
-from harness.brokers import sandbox_broker
 from harness.downstream import LedgerStage, ReceiveStage
-from harness.names import Names
-from harness.stores import store as running
+from harness.servers import Names, sandbox_broker
+from harness.servers import store as running
 
 from brew.cli import run
 from brew.names import ExitCode

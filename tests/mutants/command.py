@@ -9,9 +9,8 @@ from contextlib import nullcontext
 from typing import Any
 
 import click
-from harness.brokers import Broker, any_broker
-from harness.names import Names
 from harness.pipeline import Stage
+from harness.servers import Broker, Names, any_broker
 from rich.console import Console
 from rich.table import Table
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from harness import brokers
-from harness.brokers import Broker
-from harness.names import Names
-from harness.pipeline import Stage, quick_jvms
+from harness import servers
+from harness.pipeline import quick_jvms, stage  # noqa: F401 - a fixture
+from harness.servers import Broker
 
 
 @pytest.fixture(name="quick_jvms")
@@ -20,7 +19,7 @@ def _quick_jvms(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def _second_broker() -> Iterator[Broker]:
-    with brokers.sandbox_broker() as found:  # by its module: `--secure` replaces it
+    with servers.sandbox_broker() as found:  # by its module: `--secure` replaces it
         yield found
 
 
@@ -31,11 +30,3 @@ def alone(_second_broker: Broker) -> Broker:
     if not _second_broker.cluster.running():  # a test before this one failed
         _second_broker.cluster.restart()
     return _second_broker
-
-
-@pytest.fixture
-def stage(broker: Broker, names: Names) -> Iterator[Stage]:
-    """Topics and group of this test's own; whatever it started is gone when it ends."""
-    made = Stage(broker, names)
-    yield made
-    made.no_process_left()

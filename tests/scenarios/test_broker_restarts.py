@@ -20,11 +20,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness.brokers import Broker
 from harness.http_service import http_service
-from harness.names import Names
 from harness.pipeline import Stage
 from harness.programs import Running
+from harness.servers import Broker, Names
 from harness.waiting import POLL_S, until
 
 from brew.claims import messages

@@ -7,10 +7,9 @@ from contextlib import ExitStack
 
 import pytest
 from harness import enriched
-from harness.brokers import Broker
 from harness.downstream import LedgerStage, Running
-from harness.names import Names
 from harness.programs import until
+from harness.servers import Broker, Names
 
 from brew.claims.heartbeater import Heartbeater
 from brew.claims.member import Membership

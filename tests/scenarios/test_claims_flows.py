@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from harness.brokers import Broker
 from harness.claims_stage import INTERVAL_S, PARTITIONS, ClaimsStage, Watching, ended
-from harness.names import Names
 from harness.programs import Running, terminate_all, until
+from harness.servers import Broker, Names
 
 RECORDS = 300
 WORK_S = 0.03  # the worker's, per slice

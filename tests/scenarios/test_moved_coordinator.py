@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from harness.names import Names
-from harness.transactions import STEP_S, begun, make_topics
+from harness.servers import STEP_S, Names, begun, make_topics
 from harness.waiting import until
 
 from brew.connection import Connection

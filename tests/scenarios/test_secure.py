@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness.names import Names
 from harness.programs import until
-from harness.secure import Secure, secure_broker
-from harness.secure_stage import DOWNSTREAM, OPERATOR, PIPELINE, PROOF, SecureStage
+from harness.secure import DOWNSTREAM, OPERATOR, PIPELINE, PROOF, Secure, SecureStage, secure_broker
+from harness.servers import Names
 from harness.spark_events import event_log, read_by_spark
 
 from brew.client_config import load

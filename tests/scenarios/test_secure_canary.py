@@ -16,11 +16,10 @@ import pytest
 from harness.campaigns import campaign
 from harness.canary import CANARY, leaking_files, leaks
 from harness.live import get
-from harness.names import Names
 from harness.probed import PAGES, Probed
 from harness.programs import Running, until
-from harness.secure import ASK_S, Secure
-from harness.secure_stage import OPERATOR, PIPELINE, SecureStage
+from harness.secure import ASK_S, OPERATOR, PIPELINE, Secure, SecureStage
+from harness.servers import Names
 from harness.spark_events import event_log, files, read_by_spark
 
 from brew.cli import exit_code_of

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.brokers import Broker
-from harness.names import Names
 from harness.pipeline import Stage
 from harness.sinks import WORDS, SinkStage
 
@@ -19,18 +17,18 @@ from brew.names import CrashMode, CrashPoint
 from brew.sink.batch import SinkCrash
 
 TESTS = Path(__file__).parents[1]
-PROGRAM = f"import sys; sys.path.insert(1, {str(TESTS)!r}); from harness.sink_program import main; main(sys.argv[1])"
+PROGRAM = f"import sys; sys.path.insert(1, {str(TESTS)!r}); from harness.sinks import main; main(sys.argv[1])"
 ROWS, MOST, CRASHED = 120, 60, 1  # in each batch 20 offsets of each partition: every word is in it
 OPEN = {CrashPoint.AFTER_FLUSH, CrashPoint.AFTER_SEND_OFFSETS}
 
 
 @pytest.fixture
-def make_stage(broker: Broker, names: Names, tmp_path: Path) -> Any:
+def make_stage(stage: Stage, tmp_path: Path) -> Any:
     def made(writers: Any) -> SinkStage:
-        stage = SinkStage(Stage(broker, names), tmp_path, writers)
-        stage.create()
-        stage.feed(ROWS)
-        return stage
+        it = SinkStage(stage, tmp_path, writers)
+        it.create()
+        it.feed(ROWS)
+        return it
 
     return made
 

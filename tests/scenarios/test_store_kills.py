@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 from harness import enriched
-from harness.brokers import Broker
 from harness.downstream import LedgerStage, ReceiveStage
-from harness.names import Names
+from harness.servers import Broker, Names
 
 from brew.fault_injection import CrashMoment
 from sandbox.store import Postgres, Redis

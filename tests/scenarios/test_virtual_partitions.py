@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from harness.http_service import http_service
-from harness.pipeline import Broker, Names, Stage, until
+from harness.pipeline import Stage, until
 
 from brew.deadline import Deadline
 from brew.kafka.clients import consumer
@@ -126,10 +126,9 @@ def positions(stage: Stage) -> dict[int, int]:
 
 
 @pytest.fixture
-def stage(broker: Broker, names: Names) -> Stage:
-    made = Stage(broker, names)
-    fill(made)
-    return made
+def stage(stage: Stage) -> Stage:
+    fill(stage)
+    return stage
 
 
 ENDS = dict.fromkeys(range(PARTITIONS), ORDERS // PARTITIONS)

@@ -11,10 +11,9 @@ from typing import Any, cast
 
 import pytest
 from harness import secure_roles
-from harness.names import Names
-from harness.secure_needs import LEFT_OUT, NEEDS, left_out, needs
-from harness.secure_record import Record
+from harness.secure_mode import LEFT_OUT, NEEDS, Record, left_out, needs
 from harness.secure_roles import ADMIN, DOWNSTREAM, OPERATOR, PIPELINE, PROOF
+from harness.servers import Names
 
 from brew import acl
 from brew.acl import Purpose

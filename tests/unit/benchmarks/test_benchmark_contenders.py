@@ -1,8 +1,9 @@
-"""Command lines of the contenders, and what the benchmark's own options make of them."""
+"""Command lines of the contenders, what the benchmark makes of options, and the run without transactions."""
 
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import at_least_once
 import contenders
 import loop
 import measure
@@ -19,7 +21,11 @@ from click.testing import CliRunner
 from contenders import CONTENDERS, RunTopics, Setup, require_built
 from environment import program
 
+import brew.attempt
+import brew.driver.run
+from brew.connection import Connection
 from brew.errors import Refused
+from brew.kafka.transaction import TransactionSettings
 from brew.orders import Reason
 from brew.record import Reject
 from brew.settings import Limits
@@ -232,3 +238,15 @@ def test_a_wrong_option_is_told(monkeypatch: pytest.MonkeyPatch, arguments: list
     assert code != 0
     assert expected in " ".join(output.split())
     assert plan is None
+
+
+def test_whoever_unpickles_the_settings_writes_without_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brew.attempt, "KafkaTransaction", brew.attempt.KafkaTransaction)  # restored afterwards
+    values = (Connection("localhost:1"), "g", 30.0, 1_000)
+    received = pickle.loads(pickle.dumps(at_least_once._Settings(*values)))
+    assert received == TransactionSettings(*values)
+    assert brew.attempt.KafkaTransaction is at_least_once.OutputThenOffsets
+
+
+def test_a_run_takes_its_settings_from_where_the_benchmark_replaces_them() -> None:
+    assert brew.driver.run.TransactionSettings is TransactionSettings

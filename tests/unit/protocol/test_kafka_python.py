@@ -1,19 +1,29 @@
-"""The kafka-python client: what it leaves behind when nobody answers, and what older brokers can't answer."""
+"""The kafka-python client: what it leaves behind, what older brokers can't answer, requests to a coordinator."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import gc
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
+from harness.waiting import until
 from kafka import KafkaAdminClient
-from kafka.errors import KafkaTimeoutError
+from kafka.errors import KafkaTimeoutError, NotCoordinatorError
+from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
 
-from brew.errors import Refused
-from brew.kafka import kafka_python
+from brew.connection import Connection
+from brew.deadline import Deadline
+from brew.errors import Refused, Retriable
+from brew.kafka import group_requests, kafka_python
+from brew.kafka.group_requests import CoordinatorAnswer, FetchedOffset, OffsetFetchClient
 from brew.kafka.kafka_python import KafkaPythonAdmin, Unsupported
 
 _ENOUGH_MS = 400
@@ -109,3 +119,170 @@ def test_an_unsupported_request_is_refused_with_the_version_that_knows_it(kind: 
     assert isinstance(error, Refused)
     assert "Kafka 3.0 or later" in str(error)
     assert str(error).startswith("list transactions")
+
+
+WANTED = {"orders": [0, 1]}
+_Topic = OffsetFetchResponse.OffsetFetchResponseTopic
+_Group = OffsetFetchResponse.OffsetFetchResponseGroup
+
+
+def _topic(kind: Any, *codes: int) -> Any:
+    part = kind.OffsetFetchResponsePartition if kind is _Topic else kind.OffsetFetchResponsePartitions
+    parts = [part(partition_index=p, committed_offset=7 - 8 * p, error_code=code) for p, code in enumerate(codes)]
+    return kind(name="orders", partitions=parts)
+
+
+def _answer(*codes: int, many: bool, error_code: int = 0) -> OffsetFetchResponse:
+    """Partition 0 stands at 7, partition 1 nowhere."""
+    if not many:
+        return OffsetFetchResponse(topics=[_topic(_Topic, *codes)], error_code=error_code)
+    topics = [_topic(_Group.OffsetFetchResponseTopics, *codes)]
+    return OffsetFetchResponse(groups=[_Group(group_id="g", topics=topics, error_code=error_code)])
+
+
+@pytest.mark.parametrize(("many", "version"), [(False, 7), (True, 9)])
+@pytest.mark.parametrize("stable", [False, True])
+def test_a_question_names_group_partitions_and_whether_it_waits(many: bool, version: int, stable: bool) -> None:
+    """Brokers since 2.5 and since 3.0 are asked in different words."""
+    request = group_requests._request("g", WANTED, stable, multi_group=many)
+    read = OffsetFetchRequest.decode(request.encode(version=version), version=version)
+    group = read.groups[0] if many else read
+    topics = [(one.name, list(one.partition_indexes)) for one in group.topics]
+    assert (group.group_id, topics, read.require_stable) == ("g", [("orders", [0, 1])], stable)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_an_answer_tells_where_the_group_stands_and_what_is_pending(many: bool) -> None:
+    responses = [_answer(code, code, many=many) for code in (0, 88)]
+    stable, pending = (group_requests._parsed_response(one, multi_group=many) for one in responses)
+    none = FetchedOffset(None, unstable=False)
+    assert stable == {("orders", 0): FetchedOffset(7, unstable=False), ("orders", 1): none}
+    assert pending["orders", 1] == FetchedOffset(None, unstable=True)
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize(("codes", "error_code"), [((0, 16), 0), ((), 16)])
+def test_an_error_is_not_taken_for_a_position(many: bool, codes: tuple[int, ...], error_code: int) -> None:
+    with pytest.raises(NotCoordinatorError):
+        group_requests._parsed_response(_answer(*codes, many=many, error_code=error_code), multi_group=many)
+
+
+PLACE = ("orders", 0)
+
+
+class Admin:
+    """A client, and whether it has ended."""
+
+    def __init__(self) -> None:
+        self.closed = threading.Event()
+        self.may_close = threading.Event()
+        self.may_close.set()
+
+    def close(self) -> None:
+        self.may_close.wait(20)
+        self.closed.set()
+
+
+@pytest.fixture
+def admin() -> Admin:
+    return Admin()
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch, admin: Admin) -> Iterator[threading.Event]:
+    """Looks are answered once it is set."""
+    allowed = threading.Event()
+
+    def ask(*_: object) -> list[dict[tuple[str, int], FetchedOffset]]:
+        assert allowed.wait(20)
+        return [{PLACE: FetchedOffset(None, unstable=True)}, {PLACE: FetchedOffset(5, unstable=False)}]
+
+    monkeypatch.setattr(group_requests, "open_admin", lambda *_: admin)
+    monkeypatch.setattr(group_requests, "ask", ask)
+    yield allowed
+    allowed.set()
+
+
+def _fetch_client() -> OffsetFetchClient:
+    return OffsetFetchClient(Connection("nowhere:1"), "g", Deadline(5), 1.0)
+
+
+def test_a_connection_that_is_given_up_ends_behind_the_looks_of_others(admin: Admin, answer: threading.Event) -> None:
+    client = _fetch_client()
+    with ThreadPoolExecutor() as others:
+        looks = [others.submit(client.fetch, "step", PLACE, Deadline(20)) for _ in range(2)]
+        until(lambda: client._in_use == 2, "both looks")
+        client.end()
+        assert not admin.closed.is_set()
+        with pytest.raises(Retriable, match="step: another transaction has closed this connection"):
+            client.fetch("step", PLACE, Deadline(20))
+        answer.set()
+        assert [look.result(20) for look in looks] == [CoordinatorAnswer(5, aware=True)] * 2
+    assert admin.closed.is_set()
+
+
+@pytest.mark.usefixtures("answer")
+def test_a_connection_that_nobody_uses_or_that_is_forgotten_ends_at_once_and_once(admin: Admin) -> None:
+    """Forgotten with a group that this process has not asked about for long."""
+    client = _fetch_client()
+    client.end()
+    assert admin.closed.is_set()
+    admin.closed.clear()
+    client.end()
+    del client
+    assert not admin.closed.is_set()
+    client = _fetch_client()
+    del client
+    assert admin.closed.is_set()
+
+
+@pytest.mark.usefixtures("answer")
+@pytest.mark.parametrize("name", ["kafka-io-1", "worker"])
+def test_an_end_that_takes_long_is_not_waited_for(name: str, admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's own thread would wait for itself; others may wait for an address that nobody tells."""
+    monkeypatch.setattr(group_requests, "_CLOSE_S", 0.05)
+    admin.may_close.clear()
+    ending = threading.Thread(target=_fetch_client().end, name=name)
+    ending.start()
+    ending.join(20)
+    assert (ending.is_alive(), admin.closed.is_set()) == (False, False)
+    admin.may_close.set()
+    assert admin.closed.wait(20)
+
+
+ROOT = Path(__file__).resolve().parents[3]
+PRODUCT = ("brew", "pipeline", "operations", "downstream", "proof", "sandbox", "benchmarks", "scripts")
+ALLOWED = {"list_consumer_groups", "list_groups"}
+"""Every broker is asked for itself; no coordinator is looked for."""
+FORBIDDEN = {
+    "alter_consumer_group_offsets",
+    "delete_consumer_groups",
+    "describe_consumer_groups",
+    "list_consumer_group_offsets",
+}
+
+
+def test_no_program_asks_a_coordinator_through_librdkafka_s_admin_client() -> None:
+    """
+    It ends the process when the coordinator moves or restarts (assertion `eonce->refcnt > 0`, or SIGSEGV); ask through
+    `brew.kafka.cluster`, `cluster_admin` or `group_requests`.
+
+    A later version of the client may have more calls for groups: each has to be looked at.
+    """
+    named = {name for name in dir(AdminClient) if "group" in name and not name.startswith("_")}
+    assert named - ALLOWED == FORBIDDEN
+    assert [folder for folder in PRODUCT if not any((ROOT / folder).rglob("*.py"))] == [], "nothing would be looked at"
+    files = [path for folder in PRODUCT for path in (ROOT / folder).rglob("*.py") if "build" not in path.parts]
+    assert [place for path in files for place in _calls(path)] == []  # `make bench-peers` builds a peer's own packages
+
+
+def _calls(path: Path) -> list[str]:
+    """Attributes, and names as text: `getattr(client, "describe_consumer_groups")` is a call, too."""
+    calls, source = [], path.read_text()
+    if not any(name in source for name in FORBIDDEN):
+        return []
+    for node in ast.walk(ast.parse(source)):
+        name = node.attr if isinstance(node, ast.Attribute) else node.value if isinstance(node, ast.Constant) else None
+        if name in FORBIDDEN:
+            calls.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}: {name}")
+    return calls
