@@ -14,7 +14,6 @@ from xdist.scheduler import LoadScopeScheduling
 GROUPS = {
     "spark": (
         "integration/test_old_kafka.py",
-        "integration/test_pipeline_batches.py",
         "integration/test_pipeline_heals.py",
         "integration/test_pipeline_inputs.py",
         "integration/test_pipeline_refusals.py",

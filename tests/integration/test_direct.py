@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from confluent_kafka import TopicPartition
+from harness.operate import upstream, write
 from harness.pipeline import READ_UNCOMMITTED, Stage
 from harness.programs import until
 from harness.servers import Broker
@@ -134,19 +135,19 @@ def test_blocked_partitions_stop_no_other_and_are_finished_when_their_transactio
     blocked = MAX_READING + 1
     stage.create(blocked + 1)
     stage.seed(10 * (blocked + 1))
-    upstream = producer(stage.connection, f"{stage.names.stem}-upstream", timeout_s=60, message_max_bytes=1_000_000)
-    upstream.init_transactions(20)
-    upstream.begin_transaction()
+    writer = producer(stage.connection, stage.names.topic("up"), timeout_s=60, message_max_bytes=1_000_000)
+    writer.init_transactions(20)
+    writer.begin_transaction()
     for partition in range(blocked):
-        upstream.produce(stage.names.input, b'{"customer_id":"gold-1"}', b"gold-1", partition)
-    assert upstream.flush(20) == 0
+        writer.produce(stage.names.input, b'{"customer_id":"gold-1"}', b"gold-1", partition)
+    assert writer.flush(20) == 0
     logs = stage.logs(stage.names.input)
     stable = {p: logs[p].last_stable for p in range(blocked)}
     with stage.follow(*DIRECT) as program:
         until(lambda: stage.committed().get(blocked) == logs[blocked].end, "the free partition", 30)
         program.await_line(lambda line: "is blocked at offset" in line, seconds=30)
         until(lambda: stage.committed().items() >= stable.items(), "what is visible", 30)
-        upstream.commit_transaction(20)
+        writer.commit_transaction(20)
         ran = program.wait(60)
     assert ran.code == 0, ran.text
     stage.drain_locally()  # over the markers that came after the goals
@@ -177,12 +178,8 @@ def test_the_lease_server_admits_nobody_without_the_token(stage: Stage) -> None:
 def test_a_crash_that_finds_nothing_to_write_lets_the_range_pass(stage: Stage, reader: str) -> None:
     """Offsets of an aborted transaction alone: `mid-produce` is never reached, and the position goes on behind them."""
     stage.create(1)
-    upstream = producer(stage.connection, f"{stage.names.stem}-upstream", timeout_s=60, message_max_bytes=1_000_000)
-    upstream.init_transactions(20)
-    upstream.begin_transaction()
-    upstream.produce(stage.names.input, b"{}", b"gold-1", 0)
-    upstream.flush(20)
-    upstream.abort_transaction(20)
+    with upstream(stage, "up") as writer:
+        write(stage, writer, 1)
     crash = ("--crash-mode", "worker", "--crash-prob", "1.0", "--crash-point", CrashPoint.MID_PRODUCE.value)
     ran = stage.pipeline("--master", "none", "--reader", reader, *crash, seconds=60)
     assert ran.code == 0, ran

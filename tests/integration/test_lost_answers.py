@@ -1,4 +1,4 @@
-"""A broker whose answer gets lost is asked again: what runs before a pipeline may not fail by one lost packet."""
+"""Brokers whose answer gets lost are asked again, and those that can not be talked to are told apart."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from harness.secure import Secure
 from harness.servers import Broker, Names, make_topics
 
 from brew.connection import SCRAM, Connection, Secret
 from brew.deadline import Deadline
-from brew.errors import DeadlineExceeded
+from brew.errors import DeadlineExceeded, Unreachable
 from brew.kafka import cluster_admin, topics
-from brew.kafka.clients import AdminClient, admin
+from brew.kafka.clients import AdminClient, admin, reach
 from proof.wire.codec import Api
 from proof.wire.proxy import WireProxy
 from proof.wire.rules import Action, Rule, Side
@@ -62,3 +63,37 @@ def test_a_topic_of_somebody_else_is_not_called_ours(broker: Broker, names: Name
     specs = [topics.TopicSpec(names.input, 1, {}), topics.TopicSpec(names.output, 1, {})]
     created = topics.create(admin(Connection(broker.bootstrap)), specs, Deadline(20))
     assert created == {names.input: False, names.output: True}
+
+
+REACH_S = 2.0
+
+
+def refusal(connection: Connection) -> str:
+    with pytest.raises(Unreachable) as caught:
+        reach(connection, Deadline(REACH_S))
+    return str(caught.value)
+
+
+def test_a_client_of_tls_at_a_plaintext_broker_is_told_so(broker: Broker) -> None:
+    """And not to start a broker: it runs."""
+    message = refusal(Connection(broker.bootstrap, {"security.protocol": "SSL"}))
+    assert f"{broker.bootstrap} does not speak TLS, and this client does (security.protocol is SSL)" in message
+    assert "to PLAINTEXT" in message
+    assert "make up" not in message
+
+
+def test_a_plaintext_client_at_a_broker_of_tls_is_told_so(secure: Secure) -> None:
+    """With the settings that it lacks."""
+    bootstrap = secure.cluster.bootstrap
+    message = refusal(Connection(bootstrap))
+    assert f"{bootstrap} speaks TLS, and this client does not (security.protocol is PLAINTEXT)" in message
+    assert "; set security.protocol to SSL or SASL_SSL in the file of --client-config" in message
+
+
+def test_a_refused_port_and_an_unknown_name_are_told_apart() -> None:
+    """Each with a next step of its own."""
+    assert refusal(Connection("127.0.0.1:1")).endswith(
+        "127.0.0.1:1 refuses connections: nothing listens there; "
+        "start one with `make up`, or point BOOTSTRAP (--bootstrap) at yours"
+    )
+    assert "the name 'kafka.invalid' has no address" in refusal(Connection("kafka.invalid:9092"))

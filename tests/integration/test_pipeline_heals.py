@@ -1,4 +1,4 @@
-"""Crashes and rivals met by a drain inside this process: a cycle costs little there, so every case is tried."""
+"""Crashes and rivals met by a drain inside this process, where a cycle costs little, and what bounds its batches."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
+import orjson
 import psutil
 import pytest
 from confluent_kafka import KafkaException
 from harness.pipeline import CONNECTOR, PARTITIONS, READ_UNCOMMITTED, READERS, DrainView, Stage, Status, shared_spark
+from pyspark.sql import DataFrame, SparkSession
 
 from brew.attempt import AttemptSpec, Job, attempt
 from brew.deadline import Deadline
@@ -22,7 +25,8 @@ from brew.names import CrashPoint, TransactionalId
 from brew.offsets import OffsetRange
 from brew.planner import position_metadata
 from brew.range_transaction import Rows, Targets
-from brew.readers.connector import check_one_task_per_range, read_ranges
+from brew.readers import connector as engine
+from brew.readers.connector import SMALL_RECORDS, check_one_task_per_range, read_ranges
 from pipeline.transformation import OrderEnrichment
 
 
@@ -192,3 +196,54 @@ def test_rows_come_from_the_source_without_being_turned_into_objects(stage: Stag
     plan = frame._jdf.queryExecution().executedPlan().toString()
     assert "BatchScan" in plan
     assert "Scan KafkaRelation" not in plan
+
+
+UNBOUNDED = tuple(SMALL_RECORDS.values())
+SMALL_RANGES = ("--lanes", "1", "--max-records-per-transaction", "100")
+
+
+class Bounds:
+    """Stands before the reader; ``fails`` is the number of the cycle that does not get its rows."""
+
+    def __init__(self) -> None:
+        self.settings: list[tuple[str, ...]] = []
+        self.fails = -1
+
+    def read(self, spark: SparkSession, *rest: Any) -> DataFrame:
+        self.settings.append(tuple(str(spark.conf.get(name)) for name in SMALL_RECORDS))
+        if len(self.settings) == self.fails:
+            raise RuntimeError("no memory, say")
+        return read_ranges(spark, *rest)
+
+
+@pytest.fixture
+def bounds(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Bounds:
+    """What bounds the batches that Spark hands to the workers, in the words of each cycle's session."""
+    bounds = Bounds()
+    stage.create(2)
+    monkeypatch.setattr(engine, "read_ranges", bounds.read)
+    return bounds
+
+
+def test_small_records_are_handed_over_without_a_bound_of_bytes_once_they_are_known(
+    stage: Stage, bounds: Bounds
+) -> None:
+    stage.seed(800)
+    stage.drain(*SMALL_RANGES)
+    assert [settings == UNBOUNDED for settings in bounds.settings] == [False, True, True, True]
+    stage.proven(inputs=800, outputs=800)
+
+
+def test_large_records_stay_bounded(stage: Stage, bounds: Bounds) -> None:
+    order = orjson.dumps({"order_id": "gold-1", "customer_id": "c-1", "note": "x" * 8192})
+    stage.produce(stage.names.input, *((number % 2, b"gold-1", order) for number in range(400)))
+    stage.drain(*SMALL_RANGES)
+    assert [settings == UNBOUNDED for settings in bounds.settings] == [False, False]
+
+
+def test_after_a_job_that_failed_its_batches_are_bounded_again(stage: Stage, bounds: Bounds) -> None:
+    bounds.fails = 2
+    stage.seed(800)
+    stage.drain(*SMALL_RANGES)
+    assert [settings == UNBOUNDED for settings in bounds.settings] == [False, True, False, True, True]
+    stage.proven(inputs=800, outputs=800)

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import orjson
 import pytest
+from harness.operate import upstream
 from harness.pipeline import DIRECT, READERS, Stage, Status
-from kafka import KafkaProducer
+from harness.records import write_unreadable
 
 from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.kafka import topics
-from brew.kafka.clients import producer
 from brew.kafka.log_reader import LogRecord
 from brew.offsets import SourcePosition
 from brew.orders import Reason
@@ -111,31 +111,20 @@ def test_bad_records_of_every_reason_go_to_the_dead_letters_unchanged(stage: Sta
     stage.proven(inputs=15, outputs=7, dead_letters=8)
 
 
-@PROOF_ALONE
-class RawName(str):
-    """A header's name whose bytes are no UTF-8; the Java client can't write one, clients in C and Go can."""
-
-    __slots__ = ()
-
-    def encode(self, *_: str) -> bytes:
-        return b"na\xff"
-
-
 def test_a_header_with_a_name_that_is_not_utf_8_is_refused_by_place_or_read(stage: Stage) -> None:
     """confluent-kafka can't read it: the process could end by SIGSEGV. Spark's client replaces what it can't decode."""
     stage.create(1)
-    writer = KafkaProducer(bootstrap_servers=stage.broker.bootstrap)
-    writer.send(stage.names.input, good(1), b"gold-1", headers=[(RawName("name"), b"v")]).get(20)
-    writer.close()
+    write_unreadable(stage.connection, stage.names.input, 1)
     if stage.reader == DIRECT:
         with pytest.raises(Refused, match="record at offset 0 of input partition 0 has a header"):
             stage.drain("--patience", "2")
         assert stage.outputs() == 0
     else:
         stage.drain()
-        assert dict(by_source(stage.records(stage.names.output))[0, 0].headers() or ())["na\ufffd"] == b"v"
+        assert dict(by_source(stage.records(stage.names.output))[0, 0].headers() or ())["n\ufffd"] == b"1"
 
 
+@PROOF_ALONE
 def test_a_dead_letter_changed_by_hand_turns_the_proof_red(stage: Stage) -> None:
     """Bytes unchanged is checked, not believed."""
     stage.create(1)
@@ -193,16 +182,14 @@ def test_an_output_left_in_an_open_transaction_is_seen_by_the_brokers_view(stage
     stage.seed(5)
     stage.drain()
     stage.proven(inputs=5)
-    stray = producer(stage.connection, stage.names.topic("stray"), timeout_s=60, message_max_bytes=1_000_000)
-    stray.init_transactions(20)
-    stray.begin_transaction()
-    stray.produce(stage.names.output, b"stray", partition=0)
-    assert stray.flush(20) == 0
-    (transaction,) = stage.open_transactions()
-    assert transaction.transactional_id == stage.names.topic("stray")
-    with pytest.raises(AssertionError):
-        stage.proven(inputs=5)
-    stray.abort_transaction(20)
+    with upstream(stage, "stray") as stray:
+        stray.begin_transaction()
+        stray.produce(stage.names.output, b"stray", partition=0)
+        assert stray.flush(20) == 0
+        (transaction,) = stage.open_transactions()
+        assert transaction.transactional_id == stage.names.topic("stray")
+        with pytest.raises(AssertionError):
+            stage.proven(inputs=5)
     stage.proven(inputs=5)
 
 

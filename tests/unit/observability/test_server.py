@@ -1,14 +1,18 @@
-"""Probes over HTTP: codes, bodies, metrics that a scraper reads, and a port that is taken."""
+"""Probes over HTTP: codes, bodies, metrics, a port that is taken; and what programs leave for the live view."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import click
 import pytest
@@ -19,12 +23,15 @@ from prometheus_client.samples import Sample
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, UsageError
 from brew.names import STEPS
+from brew.observability import local
 from brew.observability.counters import BUCKETS_S, Ended, Ending
 from brew.observability.health import Bounds
+from brew.observability.local import announced, announced_urls, folder, remember_verdict, verdict_file
 from brew.observability.recorder import Recorder, Subject
 from brew.observability.server import Probes, Producers, respond, serving
 from brew.observability.settings import HOST, PORT, ProbeSettings, probe_options, probe_settings, probe_words
 from brew.observability.status import LastTransaction, Phase, Topics, from_json
+from operations.ui.sources import ProofSource
 
 ANY_PORT = ProbeSettings(port=0)
 NOTHING_GIVEN = dict.fromkeys(("probe_port", "polling_ttl", "consuming_ttl")) | {"no_probes": False, "probe_host": HOST}
@@ -327,3 +334,57 @@ def test_a_program_without_transactions_asks_nobody() -> None:
     recorder.surveyed(("out", 0), 0, 10, 10)
     reply = respond("/status?producers", recorder, Producers(brokers.describe))
     assert (json.loads(reply.body)["partitions"][0]["last_transaction"], brokers.requests) == (None, [])
+
+
+TOPICS = ("in", "out", "dead")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_a_run_is_found_while_it_lasts() -> None:
+    with announced("http://127.0.0.1:4711"):
+        assert announced_urls() == ["http://127.0.0.1:4711/status"]
+    assert announced_urls() == []
+    assert list(folder().iterdir()) == []
+
+
+def test_what_a_killed_run_left_is_removed_by_who_looks() -> None:
+    done = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    left = folder() / f"status-{int(done.stdout)}.json"
+    left.parent.mkdir(parents=True)
+    left.write_text('{"url": "http://127.0.0.1:1/status"}')
+    (folder() / f"status-{os.getpid()}.json").write_text("broken")
+    assert announced_urls() == []
+    assert not left.exists()
+
+
+def test_the_last_verdict_is_found_by_who_looks_at_the_same() -> None:
+    """Another group, cluster or topic has none; localhost is this machine."""
+    source = ProofSource(verdict_file("127.0.0.1:9092", "g", TOPICS), optional=True)
+    assert source.ask(Deadline(1)) is None
+    document = {"verdict": "proven", "inputs": 3, "outputs": 3, "dead_letters": 0}
+    remember_verdict("localhost:9092", "g", TOPICS, document)
+    proof = source.ask(Deadline(1))
+    assert (proof.mark, proof.lines[0]) == ("proven", "3 inputs = 3 outputs + 0 dead letters")
+    assert ProofSource(verdict_file("127.0.0.1:9092", "other", TOPICS), optional=True).ask(Deadline(1)) is None
+
+
+def test_old_verdicts_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_MOST_VERDICTS", 3)
+    for number in range(6):
+        remember_verdict("k:1", f"g{number}", TOPICS, {})
+        os.utime(verdict_file("k:1", f"g{number}", TOPICS), (number, number))
+    remember_verdict("k:1", "last", TOPICS, {})
+    assert len(list(folder().iterdir())) == 3
+    assert verdict_file("k:1", "last", TOPICS).exists()
+
+
+def test_who_cannot_write_there_goes_on_without(cache: Path) -> None:
+    (cache / "brew").write_text("a file where a folder should be")
+    with announced("http://127.0.0.1:1"):
+        assert announced_urls() == []
+    remember_verdict("k:1", "g", TOPICS, {})

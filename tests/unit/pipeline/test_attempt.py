@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import time
@@ -19,15 +20,15 @@ from brew import attempt as attempts
 from brew.attempt import MAX_LINKS, AttemptSpec, Job, TimedTransaction, TraceLinks, attempt, journal_outcome, journaled
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Abortable, DeadlineExceeded, Fatal, Fenced, Refused, TransformFailed
+from brew.errors import Abortable, DeadlineExceeded, Fatal, Fenced, KafkaFailure, Refused, TransformFailed
 from brew.fault_injection import PlannedCrash
 from brew.journal import Phase, Step, entries
 from brew.kafka.transaction import TransactionSettings
-from brew.names import CrashMode, CrashPoint
+from brew.names import STEPS, CrashMode, CrashPoint
 from brew.offsets import Committed, OffsetRange
 from brew.orders import PROFILE_OFFSET, profile
 from brew.outcome import Outcome, Status
-from brew.range_transaction import Answer, Rows, Tally, Targets
+from brew.range_transaction import Answer, Rows, Tally, Targets, transact_range
 from brew.record import Record, Reject
 from brew.settings import Limits, ProfilesSettings
 from brew.transformation import Prepared
@@ -396,3 +397,63 @@ def test_trace_links_are_distinct_in_order_and_no_more_than_so_many() -> None:
     assert passed == batches
     assert list(links.found) == [one.decode() for one in traces[:MAX_LINKS]]
     assert MAX_LINKS == 32
+
+
+TIMED_RANGE = OffsetRange("in", 0, 0, 3)
+TIMED_TARGETS = Targets("out", "dlq", 0, 0)
+TIMED_ROWS = Rows([0, 1, 2], [None] * 3, [b"a", b"b", b"c"], [None] * 3, [0] * 3)
+
+
+def timed_transaction(fake: FakeTransaction) -> TimedTransaction:
+    """Each look at the clock is a second later than the one before."""
+    ticks = itertools.count()
+    return TimedTransaction(fake, lambda: float(next(ticks)))
+
+
+def transact_timed(kafka: TimedTransaction) -> None:
+    transact_range(
+        [TIMED_ROWS], TIMED_RANGE, TIMED_TARGETS, lambda _key, value: value, kafka, Deadline(5), first_time=True
+    )
+
+
+def test_the_six_steps_are_measured_in_their_order() -> None:
+    kafka = timed_transaction(FakeTransaction(Broker()))
+    transact_timed(kafka)
+    assert tuple(kafka.steps) == STEPS
+    assert kafka.steps == dict.fromkeys(STEPS, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("step", "error", "measured"),
+    [
+        ("fence", Fenced("x"), ["fence"]),
+        ("produce", Abortable("x"), ["fence", "locate", "begin", "produce", "abort"]),
+        ("send-offsets", Abortable("x"), ["fence", "locate", "begin", "produce", "send-offsets", "abort"]),
+        ("commit", Abortable("x"), [*STEPS]),
+    ],
+)
+def test_a_step_that_fails_is_measured_too(step: str, error: KafkaFailure, measured: list[str]) -> None:
+    """What takes long before it fails is what people look for; the last one told is where it ended."""
+    kafka = timed_transaction(FakeTransaction(Broker(), (step, error)))
+    with pytest.raises(type(error)):
+        transact_timed(kafka)
+    assert list(kafka.steps) == measured
+
+
+def test_times_are_told_in_microseconds_and_there_is_none_of_producing_without_a_begin() -> None:
+    ticks = (n * 0.12345678 for n in range(20))
+    kafka = TimedTransaction(FakeTransaction(Broker()), lambda: next(ticks))
+    kafka.fence(Deadline(5))
+    kafka.begin()
+    kafka.flush(Deadline(5))
+    assert kafka.steps == dict.fromkeys(["fence", "begin", "produce"], 0.123457)
+    kafka = TimedTransaction(FakeTransaction(Broker()))
+    kafka.fence(Deadline(5))
+    kafka.abort(Deadline(5))
+    assert list(kafka.steps) == ["fence", "abort"]
+
+
+def test_a_record_goes_by_unseen() -> None:
+    """The kernel calls the client's own function: nothing of ours stands in the hot loop."""
+    fake = FakeTransaction(Broker())
+    assert timed_transaction(fake).produce == fake.produce
