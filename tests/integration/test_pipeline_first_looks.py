@@ -124,15 +124,11 @@ ORDERS, PAST = 10, 4
 
 
 @pytest.fixture
-def stage(stage: Stage) -> Stage:
+def offsets_client(stage: Stage) -> Iterator[OffsetsClient]:
+    """All orders are out, so that the group stands at the end."""
     stage.create(1)
     stage.seed(ORDERS)
     stage.drain_locally()
-    return stage
-
-
-@pytest.fixture
-def offsets_client(stage: Stage) -> Iterator[OffsetsClient]:
     client = OffsetsClient(stage.settings())
     yield client
     client.close()
