@@ -17,7 +17,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.driver.run_context import Engine, RunContext
 from brew.driver.work_planner import SurveyFailedError, WorkPlanner
-from brew.errors import BrewError
+from brew.errors import BrewError, DeadlineExceeded, KafkaFailure
 from brew.kafka.log_reader import RangeReader, scan
 from brew.names import READ_COMMITTED
 from brew.offsets import OffsetRange
@@ -105,9 +105,13 @@ class MicroBatchLane:
     def _advance(self, offered: OffsetRange, job: Job) -> Outcome:
         """Commit past a range without visible rows, after a second reader has confirmed that there are none."""
         span = {offered.partition: (offered.start, offered.until)}
-        for batch in scan(self._settings.connection, offered.topic, span, READ_COMMITTED, group=self._settings.group):
-            detail = f"Spark reported no row, yet offset {batch[0].offset()} is visible"
-            return Outcome(offered.partition, offered.start, offered.until, Status.FAILED, detail=detail)
+        failed = Outcome(offered.partition, offered.start, offered.until, Status.FAILED)
+        try:
+            batches = scan(self._settings.connection, offered.topic, span, READ_COMMITTED, group=self._settings.group)
+            for batch in batches:
+                return replace(failed, detail=f"Spark reported no row, yet offset {batch[0].offset()} is visible")
+        except (KafkaFailure, DeadlineExceeded) as error:  # brokers may restart: plan again, as after a failed attempt
+            return replace(failed, detail=f"{type(error).__name__}: {error}")
         return attempt(replace(job.offers[offered.partition], crash=None), iter(()), job)
 
     def _reconcile(self, outcomes: Sequence[Outcome]) -> None:

@@ -16,7 +16,7 @@ from brew.claims.heartbeater import ALL_PARTITIONS
 from brew.connection import Connection
 from brew.driver import micro_batches, work_planner
 from brew.driver.micro_batches import MicroBatchLane
-from brew.errors import Refused, Retriable
+from brew.errors import BrewError, DeadlineExceeded, Refused, Retriable
 from brew.names import READ_COMMITTED
 from brew.offsets import Committed, LogOffsets, OffsetRange
 from brew.outcome import Outcome, Status
@@ -103,6 +103,7 @@ class Run:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, index: int = 0, **settings: Any) -> None:
         self.survey, self.engine = FakeSurvey(), Engine()
         self.visible: list[int] = []
+        self.scan_errors: list[BrewError] = []
         self.scanned: list[tuple[dict[int, tuple[int, int]], str]] = []
         self.advanced: list[tuple[AttemptSpec, list[Any]]] = []
         monkeypatch.setattr(work_planner, "PartitionSurvey", lambda _shared: self.survey)
@@ -115,6 +116,8 @@ class Run:
 
     def _scan(self, _connection: Any, _topic: str, span: Any, isolation: str, **_: Any) -> Iterator[list[Any]]:
         self.scanned.append((span, isolation))
+        if self.scan_errors:
+            raise self.scan_errors.pop()
         if self.visible:
             yield [SimpleNamespace(offset=lambda: self.visible[0])]
 
@@ -147,6 +150,20 @@ def test_a_range_without_a_row_is_passed_only_when_a_second_reader_sees_none_eit
     assert run.advanced == []
     assert run.scanned[0] == ({0: (0, END)}, READ_COMMITTED)
     assert [offered[0].start for offered in run.engine.offered] == [0, 0], "planned again from where the group stands"
+
+
+@pytest.mark.parametrize("error", [DeadlineExceeded("scan of in: no record"), Retriable("no answer")])
+def test_a_second_reader_without_an_answer_fails_its_range_and_not_the_run(run: Run, error: BrewError) -> None:
+    """Brokers may restart at any moment; what the other partition committed in that cycle counts."""
+    run.scan_errors = [error]
+    run.engine.rounds = [lambda one: committed(one) if one.partition else None]
+    run.drain()
+    failed, other = run.survey.outcomes[:2]
+    assert (failed.partition, failed.status, failed.detail) == (0, Status.FAILED, f"{type(error).__name__}: {error}")
+    assert (other.partition, other.status) == (1, Status.COMMITTED)
+    assert run.advanced == [], "nobody has confirmed that the range holds no record"
+    assert [offered.keys() for offered in run.engine.offered] == [{0, 1}, {0}]
+    assert run.shared.running == {}
 
 
 def test_a_range_of_markers_alone_is_passed_by_a_transaction_without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
