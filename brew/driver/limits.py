@@ -121,6 +121,13 @@ class GiveUpPolicy:
                     f"made no progress for {idle:.0f} s; `python -m downstream claims status` shows which, or raise "
                     "--blocked-patience"
                 )
+            if not partitions:
+                raise Refused(
+                    f"{self._settings.input} gave no record for {idle:.0f} s, and no open transaction holds back "
+                    "this driver's partitions: the log may have been truncated below this run's end (unclean leader "
+                    "election), or a transaction holds back another driver's partition (`brew doctor`); run again, "
+                    "which ends where the log ends now, or raise --blocked-patience"
+                )
             raise Refused(
                 f"partitions {list(partitions)} of {self._settings.input} were held back by an open upstream "
                 f"transaction for {idle:.0f} s; end it (its owner, or kafka-transactions abort), "

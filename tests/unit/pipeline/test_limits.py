@@ -11,8 +11,10 @@ import pytest
 from brew.connection import Connection
 from brew.driver.limits import FIRST, MIN_AT_END, WINDOW, CircuitBreaker, FirstRecordsCheck, GiveUpPolicy
 from brew.errors import Refused
+from brew.offsets import Committed, LogOffsets
 from brew.orders import Reason
 from brew.outcome import Outcome, Status
+from brew.planner import PartitionFacts, plan_ranges
 from brew.settings import Limits, PipelineSettings
 from pipeline.enrichment import enricher
 from pipeline.transformation import EXAMPLE, OrderEnrichment
@@ -201,3 +203,15 @@ def test_a_partition_that_was_another_drivers_meanwhile_begins_anew(clock: Clock
     policy.check_denial(denied[0])
     with pytest.raises(Refused, match="no progress in partition 2 for 11 s"):
         policy.check_denial(denied[1])
+
+
+def test_a_log_that_now_ends_below_the_end_of_a_drain_is_not_blamed_on_a_transaction() -> None:
+    """An unclean election may truncate the log during the run: nothing is open, and nothing is left to read."""
+    truncated = PartitionFacts("in", 0, "id", Committed(90, ""), LogOffsets(0, 90, 90))
+    plan = plan_ranges([truncated], 100, {0: 100})
+    assert (plan.ranges, plan.blocked, plan.drained) == ((), (), False)
+    policy = GiveUpPolicy(PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "g", blocked_patience_s=1))
+    policy._last_progress -= 2
+    with pytest.raises(Refused, match="may have been truncated below this run's end") as refused:
+        policy.blocked(plan.blocked, plan.owned_by_others)
+    assert "partitions []" not in str(refused.value)
