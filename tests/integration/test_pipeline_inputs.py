@@ -135,7 +135,7 @@ def test_a_dead_letter_changed_by_hand_turns_the_proof_red(stage: Stage) -> None
     stage.drain("--on-missing-position", "start-over")
     code, report = stage.verify()
     assert code == 1
-    assert report["totals"] == {"corrupt-output": 1, "duplicate-output": 1}
+    assert report["totals"] == {"corrupt-output": 1, "duplicate-output": 1, "torn-txn": 1}, "changed, again, no transaction"
 
 
 def test_numbers_come_out_digit_by_digit(stage: Stage) -> None:
