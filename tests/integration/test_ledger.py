@@ -21,7 +21,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.kafka.clients import admin
-from brew.kafka.cluster_admin import delete_records
+from brew.kafka.cluster_admin import delete_records, set_config
 from brew.kafka.log_reader import LogRecord
 from downstream.claims.admin import Filter, Watcher
 from downstream.consume.handler import (
@@ -61,6 +61,10 @@ def stage(broker: Broker, postgres: Postgres, names: Names) -> LedgerStage:
     """A topic with orders, aborted ones between them, and nothing booked yet."""
     enriched.make_topic(broker.bootstrap, names.output)
     enriched.write(broker.bootstrap, names.output, ORDERS)
+    return _ledger_of(broker, postgres, names)
+
+
+def _ledger_of(broker: Broker, postgres: Postgres, names: Names) -> LedgerStage:
     schema = "l_" + names.stem.rsplit("-", 1)[1]
     return LedgerStage(broker.bootstrap, postgres.url, names.output, names.group, schema)
 
@@ -402,14 +406,15 @@ def test_records_that_compaction_removed_are_no_fault_of_the_ledger(
 ) -> None:
     """Their rows and sums stay."""
     quick = {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.001"}
-    enriched.make_topic(broker.bootstrap, names.output, **{"cleanup.policy": "compact"}, **quick)
-    stage = LedgerStage(broker.bootstrap, postgres.url, names.output, names.group, "l_compacted")
+    enriched.make_topic(broker.bootstrap, names.output, **quick)
+    stage = _ledger_of(broker, postgres, names)
     order = {"customer_id": "c", "loyalty_tier": "gold", "loyalty_discount": 0.5, "total_cents": 100}
     for cents in range(4):
         time.sleep(0.2)  # each in a segment of its own
         enriched.write_raw(stage.bootstrap, stage.topic, json.dumps(order | {"total_cents": cents}).encode())
     stage.book()
     assert (stage.check().findings, stage.check().rows) == ({}, 4)
+    set_config(admin(Connection(broker.bootstrap)), names.output, {"cleanup.policy": "compact"}, Deadline(20))
     until(lambda: stage.check().records < 4, "compaction", 120)
     result = stage.check()
     assert (dict(result.findings), result.rows, result.records + result.expired) == ({}, 4, 4)
