@@ -91,7 +91,7 @@ class ExactlyOnceSink:
         query = df.select("key", "value").writeStream.foreachBatch(sink).option("checkpointLocation", path).start()
 
     Columns as in Spark's own Kafka sink: `value`, and optionally `key`, `topic`, `partition`, `headers`. Any query and
-    output mode; functions may be non-deterministic. The limits are in docs/decisions/0015.
+    output mode; functions may be non-deterministic. The limits are in docs/guide/sink.md.
 
     ``name``: unique among the sinks of a cluster; the transactional id, and the group that holds the position.
     ``topic``: where all rows go; takes precedence over a column of that name.
