@@ -50,7 +50,7 @@ class _FailuresAtOnce:
     """A line for each failure as it comes: a run that is cut off never gets to pytest's summary."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._config = config
+        self._config, self._first_attempts = config, list[str]()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
@@ -60,7 +60,17 @@ class _FailuresAtOnce:
             text = str(crash or report.longrepr)
             if len(text) > _LONGEST_TEXT:  # Spark's errors tell the cause last
                 text = f"{text[: _LONGEST_TEXT // 2]} ... {text[-_LONGEST_TEXT // 2 :]}"
-            terminal.write_line(f"{report.when} of {report.nodeid} failed: {text}")
+            line = f"{report.when} of {report.nodeid} failed: {text}"
+            terminal.write_line(line)
+            if report.outcome == "rerun":
+                self._first_attempts.append(line)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """At the end once more: of a long run CI shows the end alone, and pytest tells nothing of a first attempt."""
+        if self._first_attempts:
+            terminalreporter.section("first attempts that failed")
+            for line in self._first_attempts:
+                terminalreporter.write_line(line)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

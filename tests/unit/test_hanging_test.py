@@ -59,8 +59,10 @@ def test_a_hung_test_ends_with_its_stacks_and_others_go_on(tmp_path: Path, file:
 
 
 def test_a_test_that_hangs_once_passes_in_its_second_try_where_one_is_asked_for(tmp_path: Path) -> None:
-    """As CI asks; the summary names it."""
+    """As CI asks; the summary names it, and says how its first attempt failed."""
     completed = ran(tmp_path, HANGS_ONCE, "--reruns", "1", "-rR")
     assert completed.returncode == 0, completed.stdout + completed.stderr
     assert "6 passed, 1 rerun" in completed.stdout
     assert "RERUN test_it.py::test_hangs" in completed.stdout
+    summary = completed.stdout.partition("first attempts that failed")[2]
+    assert "test_it.py::test_hangs failed: worker 'gw0' crashed" in summary
