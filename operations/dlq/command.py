@@ -17,9 +17,19 @@ from rich.table import Table
 from rich.text import Text
 
 from brew import names
-from brew.cli import as_bytes, bootstrap_option, checked_group, connection, named_option, option, options, printable
+from brew.cli import (
+    UnfinishedError,
+    as_bytes,
+    bootstrap_option,
+    checked_group,
+    connection,
+    named_option,
+    option,
+    options,
+    printable,
+)
 from brew.deadline import Deadline
-from brew.errors import Refused, UsageError
+from brew.errors import BrewError, Refused, UsageError
 from brew.kafka import topics
 from brew.kafka.clients import BATCH_BYTES
 from brew.kafka.transaction import TransactionSettings
@@ -363,13 +373,36 @@ def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option:
     settings = _settings(place, target, choice, edit, option)
     done: list[Replayed] = []
     console = Console(stderr=True)
-    with console.status("replaying") if console.is_terminal else contextlib.nullcontext():
+    status = console.status("replaying") if console.is_terminal else contextlib.nullcontext()
+    with status, _interruption(done, target, dry_run=settings.dry_run):
         for some in replay(place, settings):
             print_skipped(console, some)
             done += some
     document = report_document(done, dead_letter, target, dry_run=settings.dry_run)
     print_json(document) if as_json else click.echo(summary(document))
     return ExitCode.DONE
+
+
+@contextlib.contextmanager
+def _interruption(done: Sequence[Replayed], target: str, *, dry_run: bool) -> Iterator[None]:
+    """Add to an error, or print at a signal, how many dead letters were written back before it."""
+    try:
+        yield
+    except (BrokenPipeError, SystemExit) as error:  # rich exits if the reader of stderr is gone
+        raise UnfinishedError(
+            "stopped before the end, because the reader of its output is gone; run the same command again: it skips "
+            "what was written back"
+        ) from error
+    except BaseException as error:
+        if dry_run or not (records := written_back(done)):
+            raise
+        # "At least": a commit without an answer may have been applied, too.
+        known = f"at least {quantity(len(records), 'dead letter', ',')} written back to {target} before this"
+        text = f"{known} (run the same command again: it skips them)"
+        if isinstance(error, BrewError):
+            raise type(error)(f"{text}: {error}") from error
+        click.echo(text, err=True)
+        raise
 
 
 def _settings(

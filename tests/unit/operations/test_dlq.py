@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 from types import SimpleNamespace
@@ -16,10 +17,12 @@ from harness.pages import ROOT, column
 from harness.records import FakeRecord
 from rich.console import Console
 
+from brew.cli import exit_code_of
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Fatal, Refused, UsageError
 from brew.kafka.transaction import TransactionSettings
+from brew.names import ExitCode
 from brew.offsets import Committed, LogOffsets, SourcePosition
 from brew.records import (
     ERROR_MESSAGE,
@@ -30,12 +33,14 @@ from brew.records import (
     REPLAYED_FROM,
     REPLAYED_TIMESTAMP,
 )
+from brew.signals import Stopped
 from operations.dlq import command
 from operations.dlq import dead_letter as marking
 from operations.dlq import replay as replaying
 from operations.dlq.command import DeadLetterCounts, report_document, summary
 from operations.dlq.dead_letter import DeadLetter, DeadLetterFilter, ReplayLog, printable_content, replay_log_key
 from operations.dlq.replay import RepairCommand, ReplayRecord, ReplayRules, SkippedDeadLetter, SkipReason, replay
+from pipeline.__main__ import cli
 
 SOURCE = SourcePosition("in", 1, 7)
 ERRORS = [(ERROR_REASON, b"not-json"), (ERROR_MESSAGE, b"at 3")]
@@ -356,6 +361,32 @@ def test_a_transaction_that_failed_marks_nothing(replays: Replays, step: str) ->
     assert (scene.steps[-2:], scene.produced, scene.replayed.offsets) == (["abort", "close"], [], set())
     scene.fails_at = ""
     assert replays(scene)[0] == [5]
+
+
+@pytest.mark.parametrize(
+    ("stop", "code"),
+    [(Fatal("flush: no"), ExitCode.REFUSED), (Stopped(15, None), 143), (BrokenPipeError(), ExitCode.REFUSED)],
+)
+def test_a_replay_that_fails_says_how_many_letters_it_wrote_back_before(
+    stop: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What is committed stays so: without its number, a person does not know whether to run it again."""
+
+    def breaks_off(_place: object, _settings: object) -> Iterator[list[ReplayRecord]]:
+        yield [ReplayRecord(letter(offset), 0, b"x", []) for offset in (5, 6)]
+        raise stop
+
+    monkeypatch.setattr(command, "open_dead_letter_topics", lambda *_what: None)
+    monkeypatch.setattr(command, "_settings", lambda *_what: SETTINGS)
+    monkeypatch.setattr(command, "replay", breaks_off)
+    words = ["dlq", "replay", "--input", "in", "--json", "--bootstrap", "127.0.0.1:1"]
+    assert exit_code_of(cli, "brew", words) == code
+    output = capfd.readouterr()
+    known = "at least 2 dead letters written back to in before this"
+    said = "the reader of its output is gone" if isinstance(stop, BrokenPipeError) else known
+    assert (said in output.err, "run the same command again: it skips" in output.err, output.out) == (True, True, "")
+    if isinstance(stop, Fatal):
+        assert json.loads(output.err)["next"].startswith("check that the brokers are running")
 
 
 def test_the_position_stands_before_the_first_letter_that_waits_and_never_goes_back(replays: Replays) -> None:
