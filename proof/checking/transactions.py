@@ -56,6 +56,9 @@ class Endings:
     """
     How each (producer id, epoch) ended in all partitions; it must not both commit and abort.
 
+    A fence is an abort with a newer epoch. Under `transaction.version` 2 (KIP-890), every end of a transaction has a
+    newer one, so no abort counts of a producer whose commits have one.
+
     Not ``strict``: an epoch may have several transactions. Two of them without a common partition look like one with
     two ends, so only their records and offsets show a torn one (`Positions`).
     """
@@ -67,6 +70,8 @@ class Endings:
         self._ended: defaultdict[tuple[str, int], int] = defaultdict(int)
         self._torn: dict[Key, Attempt] = {}
         self._reused: set[Key] = set()
+        self._bumping: set[int] = set()
+        self._fences: Counter[int] = Counter()
         self.counts: Counter[str] = Counter()
 
     def committed_at(self, when_ms: int) -> None:
@@ -80,8 +85,8 @@ class Endings:
         new = not self._has(status, attempt.key)
         self._ended[status, attempt.producer_id] |= 1 << attempt.epoch
         outcome = "committed" if status == COMMIT else "aborted"
-        if new:
-            self.counts["fences"] += status == ABORT and marker.producer_epoch > attempt.epoch
+        if new and marker.producer_epoch > attempt.epoch:
+            self._newer_epoch(attempt.producer_id, status)
         if new or attempt.reused is not None:
             self.counts[f"{outcome}_transactions"] += 1
         if counted:
@@ -90,6 +95,14 @@ class Endings:
             self._reused.add(attempt.key)
         if self._strict and self.both(attempt.key):
             self._torn.setdefault(attempt.key, attempt)
+
+    def _newer_epoch(self, producer_id: int, status: str) -> None:
+        if status == COMMIT:
+            self._bumping.add(producer_id)
+            self.counts["fences"] -= self._fences.pop(producer_id, 0)
+        elif producer_id not in self._bumping:
+            self._fences[producer_id] += 1
+            self.counts["fences"] += 1
 
     def _has(self, status: str, key: Key) -> bool:
         return bool(self._ended[status, key[0]] >> key[1] & 1)

@@ -299,7 +299,7 @@ def test_transactions_and_their_records_are_counted_once() -> None:
     A control batch of another kind ends nothing.
     """
     findings, endings = log(
-        data(0), replace(ends(2, "commit"), marker=None), ends(3, "commit", 4), data(4, 4), data(6, 4),
+        data(0), replace(ends(2, "commit"), marker=None), ends(3, "commit"), data(4, 4), data(6, 4),
         ends(8, "abort", 5), data(9, 6), ends(11, "abort", 7), data(12, 8), ends(14, "abort", 8),
     )  # fmt: skip
     assert findings == []
@@ -310,6 +310,15 @@ def test_transactions_and_their_records_are_counted_once() -> None:
         other.take(one)
     again = {"committed_records": 4, "aborted_transactions": 3, "aborted_records": 10, "fences": 2}
     assert endings.counts == {**committed, **again}
+
+
+def test_an_abort_of_a_producer_whose_commits_have_newer_epochs_too_is_no_fence() -> None:
+    """Under `transaction.version` 2, each end of a transaction bumps the epoch, also the producer's own abort."""
+    aborted, committed = (data(0), ends(2, "abort", 4)), (data(3, 4), ends(5, "commit", 5))
+    assert log(*aborted)[1].counts["fences"] == 1
+    assert log(*aborted, *committed)[1].counts["fences"] == 0
+    assert log(*committed, data(6, 5), ends(8, "abort", 6))[1].counts["fences"] == 0
+    assert log(*aborted, *committed)[0] == []
 
 
 def test_an_epoch_that_is_used_again_is_told_where_that_begins() -> None:
