@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Self
 
+from brew.acl import denial_in
 from brew.claims.log import Log
 from brew.claims.member import INTERVAL_S, Holding, Member, Membership
 from brew.claims.messages import WHOLE_TOPIC
@@ -26,6 +27,8 @@ _MAX_POLL_S = 0.25
 _JOIN_S = 30.0
 _LEAVE_S = 3.0
 _CALL_INTERVALS = 2
+_DENIED_S = 10.0
+"""A missing right does not come back by itself; a newly granted one takes effect within seconds."""
 
 
 class Heartbeater:
@@ -34,7 +37,8 @@ class Heartbeater:
     and the ends of the `with` block wait for a broker.
 
     ``healthy``: while it returns False (the process lives but its work hangs), no heartbeat is sent; others take over.
-    ``patience_s``: how long the claims topic may be out of reach before the heartbeater gives up; None: for ever.
+    ``patience_s``: how long the claims topic may be out of reach before the heartbeater gives up; None: for ever. If a
+    right is missing, it gives up after ten seconds.
     """
 
     def __init__(
@@ -48,7 +52,8 @@ class Heartbeater:
     ) -> None:
         self.membership = membership
         self._open_log, self._healthy, self._now = open_log, healthy, now
-        self._patience_s, self._failing_since = patience_s, math.inf
+        self._patience_s, self._failing_since = math.inf if patience_s is None else patience_s, math.inf
+        self._denied: tuple[float, str] | None = None  # since when, and how, without a success since
         self._lock = threading.Lock()
         self._end, self._changed = threading.Event(), threading.Condition()
         self._held: Mapping[int, Holding] = {}
@@ -59,7 +64,7 @@ class Heartbeater:
         self.owners: Mapping[int, str] = {}
         """The owner of each partition, as far as the log was read, without free partitions."""
         self.last_error: str | None = None
-        """Why the last turn failed; the next one tries again. None after a success."""
+        """Why heartbeats fail; the next one tries again. None after one that succeeded."""
 
     def __enter__(self) -> Self:
         self._log = self._open_log()
@@ -155,8 +160,8 @@ class Heartbeater:
             with self._lock:
                 try:
                     self._member.progress(self._done)
-                    self._member.turn(Deadline(self._call_timeout_s()))
-                    self.last_error, self._failing_since = None, math.inf
+                    if self._member.turn(Deadline(self._call_timeout_s())):
+                        self.last_error, self._failing_since, self._denied = None, math.inf, None
                 except (DeadlineExceeded, KafkaFailure) as error:
                     self._failed(str(error))
                 except BaseException as error:  # noqa: BLE001 - `held` raises it, in the thread that works
@@ -167,16 +172,24 @@ class Heartbeater:
                 return
 
     def _failed(self, reason: str) -> None:
-        """Keep the reason of a failed turn; give up once none has succeeded for ``patience_s``."""
+        """Keep the reason of a failed turn; give up once all have failed for ``patience_s``, or without a right."""
         self.last_error, now = reason, self._now()
         self._failing_since = min(self._failing_since, now)
-        failing_s = now - self._failing_since
-        if self._patience_s is not None and failing_s > self._patience_s:
-            self._held = {}
-            self._failure = Refused(
+        if self._denied is None and denial_in(reason) is not None:
+            self._denied = now, reason
+        failing_s, failure = now - self._failing_since, None
+        if failing_s > self._patience_s:
+            failure = (
                 f"the claims topic was out of reach for {failing_s:.0f} s (--patience is {self._patience_s:g} s), so "
                 f"this process may own nothing: {reason}; run it again, which creates the topic if it was deleted"
             )
+        elif self._denied is not None and now - self._denied[0] > _DENIED_S:
+            failure = (
+                f"no heartbeat was accepted in the {now - self._denied[0]:.0f} s after an authorization failure, so "
+                f"this process may own nothing: {self._denied[1]}; grant the right, and run it again"
+            )
+        if failure is not None:
+            self._held, self._failure = {}, Refused(failure)
 
     def _publish(self) -> None:
         """Publish copies for the other threads, which never access the member itself; call it with the lock held."""

@@ -236,9 +236,14 @@ class Member:
                     "stand-by or share, or name another group or claims topic (--claims)"
                 )
 
-    def turn(self, deadline: Deadline) -> None:
-        """Send due heartbeats, apply new records, claim what is due; updates `holdings` and `to_release`."""
-        if self._now() >= self._next_heartbeat_at:
+    def turn(self, deadline: Deadline) -> bool:
+        """
+        Send due heartbeats, apply new records, claim what is due; updates `holdings` and `to_release`.
+
+        Returns whether heartbeats were due: a turn without them succeeds even if no broker answers.
+        """
+        due = self._now() >= self._next_heartbeat_at
+        if due:
             self._next_heartbeat_at = self._now() + self.membership.interval_s / HEARTBEATS_PER_INTERVAL
             self._send_heartbeats(dict(self.holdings), deadline)  # drops what others took meanwhile
         else:
@@ -255,6 +260,7 @@ class Member:
         self.to_release = frozenset(plan.release_partitions) & self.holdings.keys()
         if plan.claims and self._now() >= self._may_claim_at:
             self.claim(plan.claims, deadline)
+        return due
 
     def read_new(self, deadline: Deadline) -> None:
         """Apply new records, and nothing else."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import cast
 
 from confluent_kafka import (
@@ -20,6 +21,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
+from brew.acl import advice
 from brew.claims.log import Appended, Entry, Item
 from brew.claims.messages import CONFIG, PARTITIONS
 from brew.connection import Connection
@@ -32,6 +34,8 @@ from brew.kafka.topic_reader import query_offsets
 from brew.kafka.topics import TopicSpec
 from brew.names import READ_UNCOMMITTED
 
+logger = logging.getLogger(__name__)
+
 _GROUP = "brew-claims"
 _OPEN_S = 15.0
 _EXISTS_S = 2.0
@@ -41,6 +45,12 @@ _MESSAGE_BYTES = 16 * 1024 * 1024
 _NO_POSITION = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the library's public name
 _FATAL = KafkaError._FATAL  # noqa: SLF001 - as above
 _NOT_DELIVERED = {KafkaError._MSG_TIMED_OUT, KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # noqa: SLF001
+
+
+@cache
+def _warn_once(text: str) -> None:
+    """Log a missing right at once: callers try again for a while, also with another `ClaimsLog`."""
+    logger.warning("%s", text)
 
 
 class ClaimsLog:
@@ -84,7 +94,10 @@ class ClaimsLog:
         """Replace, for the next call, a client that has lost the brokers for good and would fail forever."""
         try:
             yield
-        except (DeadlineExceeded, KafkaFailure):
+        except (DeadlineExceeded, KafkaFailure) as error:
+            lacks = advice(str(error), self._connection.user, {"claims": self._topic}, self._connection.source)
+            if lacks is not None:
+                _warn_once(f"{error}; {lacks}")
             if time.monotonic() - self._answered_at >= SILENT_S:
                 self._check_exists()
                 self._replace_cut_off()

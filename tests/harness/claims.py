@@ -10,7 +10,7 @@ from brew.claims.member import Member, Membership
 from brew.claims.messages import ClaimingPartition, Heartbeat, Message, ReleasingPartition, encode
 from brew.claims.state import PartitionOwner, RecordEffect, Table
 from brew.deadline import Deadline
-from brew.errors import DeadlineExceeded
+from brew.errors import DeadlineExceeded, Fatal
 
 GROUP, TOPIC, INTERVAL = "g", "orders", 1000
 START_MS = 1_000_000
@@ -45,6 +45,7 @@ class Shared:
     now_ms: int = START_MS
     entries: list[list[Entry]] = field(default_factory=list)
     down: bool = False
+    denied: bool = False
 
     def __post_init__(self) -> None:
         self.entries = [[] for _ in range(self.partitions)]
@@ -79,6 +80,8 @@ class MemoryLog:
         deadline.check("append")
         if self._shared.down:
             raise DeadlineExceeded(f"append: no answer within {deadline.budget_s} s")
+        if self._shared.denied:
+            raise Fatal("append to topic claims: Broker: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)")
         return [self._shared.append(item) for item in items]
 
     def bounds(self, deadline: Deadline) -> dict[int, tuple[int, int]]:

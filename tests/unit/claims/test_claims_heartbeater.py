@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,8 +19,10 @@ from brew.claims.heartbeater import Heartbeater, HeldPartitions
 from brew.claims.log import Entry
 from brew.claims.member import Holding, Membership
 from brew.claims.state import ClaimsView, Table
+from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Refused
+from brew.errors import Fatal, Refused
+from brew.kafka.claims_log import ClaimsLog
 from downstream.claims.admin import ClaimsSnapshot, PauseRow
 from downstream.claims.commands import tables
 from downstream.claims.ownership import AtLeastOnce, AtMostOnce, ClaimedMember
@@ -257,6 +260,37 @@ def test_an_answer_in_between_starts_the_patience_again() -> None:
             shared.now_ms += 20_000
             shared.down = False
             until(lambda: heartbeater.last_error is None and len(heartbeater.held()) == 2, "both partitions")
+
+
+@pytest.mark.parametrize("healed", [False, True])
+def test_a_missing_right_ends_a_heartbeater_after_ten_seconds_whatever_its_patience(*, healed: bool) -> None:
+    """Turns between two heartbeats succeed, since they ask no broker: they must not hide that heartbeats fail."""
+    shared = Shared()
+    with started_heartbeater(shared) as heartbeater:
+        shared.denied = True
+        shared.now_ms += 600
+        until(lambda: heartbeater.last_error is not None, "a failure")
+        time.sleep(0.3)
+        assert "TOPIC_AUTHORIZATION_FAILED" in str(heartbeater.last_error)
+        shared.denied = not healed
+        shared.now_ms += 10_001
+        if healed:
+            until(lambda: heartbeater.last_error is None and len(heartbeater.held()) == 2, "both partitions")
+            return
+        with pytest.raises(Refused, match=r"10 s after an authorization failure.* grant the right, and run it again"):
+            until(lambda: heartbeater.held() is None, "its end")
+
+
+def test_a_missing_right_on_the_claims_topic_is_named_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Once, although heartbeats are tried again, and each attempt to join opens the topic anew."""
+    for _ in range(2):
+        log = ClaimsLog.__new__(ClaimsLog)
+        log._connection, log._topic, log._answered_at = Connection("b:1"), "my.claims", time.monotonic()
+        for text in ("no answer", "Broker: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)"):
+            with pytest.raises(Fatal), log._renewing():
+                raise Fatal(f"append to topic my.claims: {text}")
+    [warning] = caplog.messages
+    assert "User:ANONYMOUS lacks Write on topic my.claims: `kafka-acls --add" in warning
 
 
 def test_what_is_left_is_released_at_the_position_that_was_told_last(shared: Shared) -> None:
