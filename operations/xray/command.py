@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -139,10 +140,16 @@ class XrayCollector:
 
 
 def _file(_context: click.Context, _parameter: click.Parameter, value: Path | None) -> Path | None:
-    if value is not None and value.suffix not in {".html", ".svg"}:
+    """Check the file's name, and that it can be written: reading the logs before may take minutes."""
+    if value is None:
+        return None
+    if value.suffix not in {".html", ".svg"}:
         raise UsageError(
             f"--out is {str(value)!r}: the name has to end in .html (a page with a time slider) or .svg (a picture)"
         )
+    place = value if value.exists() else value.parent
+    if not os.access(place, os.W_OK) or (place != value and not place.is_dir()):
+        raise Refused(f"--out is {str(value)!r}, which can't be written; name a file that this user may write")
     return value
 
 

@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from harness.browser import rendered
@@ -17,9 +18,11 @@ from harness.xray_logs import T0, batch, crashed_and_healed, marker, strip
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brew.cli import exit_code_of
 from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
-from brew.errors import UsageError
+from brew.errors import Refused, UsageError
 from brew.journal import Entry, Phase, Step
+from brew.names import ExitCode
 from brew.offsets import LogOffsets, SinkBatch, SourcePosition
 from operations import labels
 from operations.xray import render
@@ -27,6 +30,7 @@ from operations.xray.command import Window, window_of
 from operations.xray.model import Column, Kind, RunBuilder, Strip, Writers, binned, columns
 from operations.xray.render import document
 from operations.xray.timeline import Bounds, Timeline, Xray, assign_write_times, committed_positions, read, timeline
+from pipeline.__main__ import cli
 
 _MOVES = st.lists(
     st.tuples(st.sampled_from(["write", "plain", "commit", "abort", "gap"]), st.integers(0, 3), st.integers(1, 9)),
@@ -371,3 +375,17 @@ def test_without_a_browser_the_test_of_the_page_says_how_to_get_one(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RuntimeError, match="apt-get install chromium"):
         rendered(tmp_path / "page.html")
+
+
+@pytest.mark.parametrize("name", ["missing/x.svg", "file.html/x.html"])
+def test_a_file_that_can_not_be_written_is_refused_before_anything_is_read(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading the logs takes minutes. A file that exists is not touched before there is something to write."""
+    kept = tmp_path / "file.html"
+    kept.write_text("earlier")
+    monkeypatch.setattr("operations.options.connected", Mock(side_effect=Refused("it connects")))
+    for out, said in ((tmp_path / name, "which can't be written"), (kept, "it connects")):
+        assert exit_code_of(cli, "brew", ["xray", "--out", str(out)]) == ExitCode.REFUSED
+        assert (said in capsys.readouterr().err, kept.read_text()) == (True, "earlier")
+    assert list(tmp_path.iterdir()) == [kept]
