@@ -369,8 +369,8 @@ def doctor(bootstrap: str, *, names: tuple[str, ...], as_json: bool, **option: A
       python -m pipeline doctor --abort --all --group brew-enricher --older-than 10
 
     \b
-    Exit codes: 0 no hanging or lingering transaction is left, 1 some are, 3 refused, brokers unreachable, or an abort
-    failed, 64 wrong usage.
+    Exit codes: 0 no hanging or lingering transaction is left, 1 some are, 3 refused, brokers unreachable, an abort
+    failed, or inconclusive (a partition could not be read, or no coordinator reports a transaction), 64 wrong usage.
     """  # noqa: D301 - click's own mark
     _check_usage(names, as_json=as_json, **option)
     older_than_s = _OLDER_THAN_S if option["older_than"] is None else option["older_than"]
@@ -382,15 +382,15 @@ def doctor(bootstrap: str, *, names: tuple[str, ...], as_json: bool, **option: A
     report = AbortReport()
     if option["abort"]:
         report = _abort_selected(connection, snapshot, names, as_json=as_json, **option)
-    unhealthy = report.unhealthy(snapshot.cases)
+    unhealthy, doubts = report.unhealthy(snapshot.cases), _doubts(snapshot, [*report.ended, *report.over])
     if as_json:
-        summary = {"sick": len(unhealthy), **report.document(), "unavailable": snapshot.unavailable}
+        summary = {"sick": len(unhealthy), **report.document(), "doubts": doubts, "unavailable": snapshot.unavailable}
         print_json(summary | {"transactions": [row(case, snapshot, bootstrap) for case in snapshot.cases]})
-    elif not option["abort"]:
-        _advise(unhealthy, snapshot)
+    elif not option["abort"] or (doubts and not unhealthy):
+        _advise(unhealthy, doubts)
     if report.failed:
         return ExitCode.REFUSED
-    return ExitCode.VIOLATION if unhealthy else ExitCode.DONE
+    return ExitCode.VIOLATION if unhealthy else ExitCode.REFUSED if doubts else ExitCode.DONE
 
 
 def _check_usage(
@@ -441,11 +441,15 @@ def _abort_selected(
     return report
 
 
-def _advise(unhealthy: list[Diagnosis], snapshot: TransactionsSnapshot) -> None:
+def _doubts(snapshot: TransactionsSnapshot, settled: Collection[Diagnosis] = ()) -> list[str]:
+    """Return what may hide a hanging or lingering transaction; ``settled``: cases that have ended since."""
+    unknown = sum(case.kind is Kind.UNKNOWN and case not in settled for case in snapshot.cases)
+    doubts = [f"{quantity(unknown, 'transaction')} that no coordinator reports"] if unknown else []
+    return doubts + ([f"{quantity(snapshot.unread, 'partition')} that could not be read"] if snapshot.unread else [])
+
+
+def _advise(unhealthy: list[Diagnosis], doubts: list[str]) -> None:
     if not unhealthy:
-        unknown = sum(case.kind is Kind.UNKNOWN for case in snapshot.cases)
-        doubts = [f"{quantity(unknown, 'transaction')} that no coordinator reports"] if unknown else []
-        doubts += [f"{quantity(snapshot.unread, 'partition')} that could not be read"] if snapshot.unread else []
         remedy = "run it again, as a user that may describe all topics and transactional ids"
         click.echo(
             "no hanging or lingering transaction" + (f" known, but {' and '.join(doubts)}; {remedy}" if doubts else "")

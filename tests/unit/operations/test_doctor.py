@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from brew.cli import exit_code_of
 from brew.cluster import ONGOING, CoordinatorTransaction, PartitionTransaction, ReadBounds
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
-from brew.names import SinkTransactionalId, TransactionalId
+from brew.names import ExitCode, SinkTransactionalId, TransactionalId
 from operations import doctor, hanging_transactions
 from operations.hanging_transactions import AgeLimits, Diagnosis, Kind, diagnose, select_to_abort
 from operations.ui import page
+from pipeline.__main__ import cli
 
 NOW_MS = 10_000_000
 AGE_LIMITS = AgeLimits(older_than_s=60)
@@ -272,28 +275,42 @@ NOTHING = doctor.TransactionsSnapshot((), {}, {}, ())
 
 
 @pytest.mark.parametrize(
-    ("snapshot", "text"),
+    ("snapshot", "code", "text"),
     [
-        (NOTHING, "no hanging or lingering transaction\n"),
-        (replace(NOTHING, unavailable=("offsets of 2 groups",)), "no hanging or lingering transaction\n"),
+        (NOTHING, ExitCode.DONE, "no hanging or lingering transaction\n"),
+        (
+            replace(NOTHING, unavailable=("offsets of 2 groups",)),
+            ExitCode.DONE,
+            "no hanging or lingering transaction\n",
+        ),
         (
             replace(NOTHING, cases=(case(Kind.UNKNOWN), case(Kind.OPEN, known())), unread=2),
+            ExitCode.REFUSED,
             f"no hanging or lingering transaction known, but {DOUBTS}; run it again, as a user that {MAY}\n",
         ),
+        (replace(NOTHING, cases=(case(Kind.HANGING),), unread=2), ExitCode.VIOLATION, ""),
     ],
 )
 def test_what_could_not_be_judged_is_not_called_healthy(
-    snapshot: doctor.TransactionsSnapshot, text: str, capsys: pytest.CaptureFixture[str]
+    snapshot: doctor.TransactionsSnapshot,
+    code: ExitCode,
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It said "no hanging or lingering transaction" below a panel of one that may be hanging."""
-    doctor._advise([], snapshot)
-    assert capsys.readouterr().out == text
+    """It ended with 0, and said "no hanging or lingering transaction" below a panel of one that may be hanging."""
+    monkeypatch.setattr(doctor, "connected", lambda _bootstrap: Connection("k:1"))
+    monkeypatch.setattr(doctor, "examine", lambda *_what: snapshot)
+    assert exit_code_of(cli, "brew", ["doctor"]) == code
+    assert capsys.readouterr().out.endswith(text)
+    assert exit_code_of(cli, "brew", ["doctor", "--json"]) == code
+    assert bool(json.loads(capsys.readouterr().out)["doubts"]) is bool(snapshot.unread)
 
 
 def test_a_command_to_run_next_can_be_copied_whatever_the_names_are(capsys: pytest.CaptureFixture[str]) -> None:
     """A transactional id, or a group, may hold anything: spaces, or what a shell would run."""
     (case,) = diagnose([HELD], [named("a b; ls")], AGE_LIMITS, NOW_MS)
-    doctor._advise([case], NOTHING)
+    doctor._advise([case], [])
     assert "--transaction 'a b; ls'`" in " ".join(capsys.readouterr().out.split())
     view: Any = SimpleNamespace(names=SimpleNamespace(bootstrap="k:1", input="in", group="a b; ls"))
     row: Any = SimpleNamespace(state="stuck")
