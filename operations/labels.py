@@ -55,6 +55,11 @@ def seconds(value: float | None) -> str:
     return f"{value / _HOUR:.0f} h" if value < 2 * _DAY else f"{value / _DAY:.0f} d"
 
 
+def at_least(value: float | None, *, exact: bool) -> str:
+    """Format a duration that is a lower bound unless ``exact``."""
+    return f"{'' if exact else 'at least '}{seconds(value)}"
+
+
 def ago(value: float | None) -> str:
     return "" if value is None else "now" if value < 1 else f"{seconds(float(int(value)))} ago"
 

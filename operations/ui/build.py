@@ -218,6 +218,7 @@ def _totals(
         outcomes,
         counted,
         max((row.lag_s for row in rows if row.lag_s is not None), default=None),
+        not any(row.left and row.lag_s is None for row in rows),
     )
 
 
@@ -290,7 +291,7 @@ def document(view: View) -> dict[str, Any]:
             "unit": totals.unit,
             "to_read": totals.left,
             "exact": totals.exact,
-            "lag_s": _rounded(totals.lag_s),
+            "lag_s": _rounded(totals.lag_s if totals.lag_exact else None),
             "states": dict(totals.states),
             "transactions": dict(totals.outcomes),
             "counted": totals.counted,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 from brew.cluster import CoordinatorTransaction
@@ -105,19 +106,16 @@ class History:
         self._flows: deque[tuple[float, InputSnapshot, dict[int, PartitionSnapshot]]] = deque()
         self.total: deque[float] = deque(maxlen=KEPT)
         self.of: dict[int, deque[float]] = {}
-        self._began_s: float | None = None
 
     def add(self, at_s: float, flow: InputSnapshot) -> None:
         """Add a snapshot; does nothing if it is already known."""
         if self._flows and self._flows[-1][0] >= at_s:
             return
-        self._began_s = at_s if self._began_s is None else self._began_s
         if self._flows:
             before_s, _, known = self._flows[-1]
             whole = 0.0
             for snapshot in flow.snapshots:
-                moved = max(0, snapshot.position - known.get(snapshot.partition, snapshot).position)
-                rate = moved / (at_s - before_s)
+                rate = _moved(known.get(snapshot.partition, snapshot), snapshot) / (at_s - before_s)
                 self.of.setdefault(snapshot.partition, deque(maxlen=KEPT)).append(rate)
                 whole += rate
             self.total.append(whole)
@@ -126,24 +124,33 @@ class History:
             self._flows.popleft()
 
     def rate(self, partition: int) -> float | None:
-        """Return offsets per second over the last ten seconds; None before the second snapshot."""
-        known = [(at_s, snapshots[partition].position) for at_s, _, snapshots in self._flows if partition in snapshots]
+        """Return offsets per second over the last ten seconds, or the last two snapshots; None with one snapshot."""
+        known = self._known(partition)
         if len(known) <= 1:
             return None
-        (first_s, first), (last_s, last) = known[0], known[-1]
-        return max(0, last - first) / (last_s - first_s)
+        moved = sum(_moved(before, after) for (_, before), (_, after) in pairwise(known))
+        return moved / (known[-1][0] - known[0][0])
+
+    def _known(self, partition: int) -> list[tuple[float, PartitionSnapshot]]:
+        return [(at_s, snapshots[partition]) for at_s, _, snapshots in self._flows if partition in snapshots]
 
     def state(self, partition: int) -> tuple[str, str]:
-        """Return state and reason, compared with some seconds ago so that a pause between two commits is ignored."""
-        if not self._flows or self._began_s is None:
+        """Return state and reason, compared with five seconds ago so that a pause between two commits is ignored."""
+        known = self._known(partition)
+        if not known:
             return LOOKING, "not observed yet"
-        at_s, flow, snapshots = self._flows[-1]
-        now = snapshots[partition]
-        recent = (known for moment, _, known in self._flows if at_s - moment <= _WINDOW_S and partition in known)
-        reason = classify(next(recent)[partition], now, flow.now_ms)
-        if reason.state in _MOMENTARY and not now.outside and at_s - self._began_s < _WINDOW_S:
+        at_s, now = known[-1]
+        # Snapshots may be further apart: after an outage, or with a long --interval.
+        old_s, old = next((each for each in reversed(known) if at_s - each[0] >= _WINDOW_S), known[0])
+        reason = classify(old, now, self._flows[-1][1].now_ms)
+        if reason.state in _MOMENTARY and not now.outside and at_s - old_s < _WINDOW_S:
             return LOOKING, f"no progress seen yet; after {_WINDOW_S:g} s the state is known"
         return reason.state.value, reason.why
+
+
+def _moved(before: PartitionSnapshot, after: PartitionSnapshot) -> int:
+    """Return by how many offsets the group moved on; without a committed offset, only the log's start moves."""
+    return 0 if after.committed is None else max(0, after.position - before.position)
 
 
 _KEPT = 4096
@@ -322,7 +329,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over all partitions (``lag_s``: of the oldest record); outcomes are the tails' or the programs'."""
+    """
+    Sums over all partitions; outcomes are the tails' or the programs'.
+
+    ``lag_s`` is the age of the oldest record, a lower bound unless ``lag_exact``.
+    """
 
     rate: float | None
     unit: str
@@ -333,6 +344,7 @@ class Totals:
     outcomes: Mapping[str, int]
     counted: str
     lag_s: float | None = None
+    lag_exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def _head(view: View, width: int) -> Iterator[Text]:
     numbers = Text()
     numbers.append(f"{labels.rate(totals.rate)} ", "bold").append(f"{totals.unit}/s ")
     numbers.append(sparkline(totals.trace, _SPARK), "cyan")
-    oldest = f", {labels.seconds(totals.lag_s)} old" if totals.lag_s else ""
+    oldest = f", {labels.at_least(totals.lag_s, exact=totals.lag_exact)} old" if totals.lag_s else ""
     numbers.append(f"  {labels.number(totals.left, exact=totals.exact)} ", "bold").append(f"to read{oldest}  ")
     for state in STATES:
         if totals.states.get(state):

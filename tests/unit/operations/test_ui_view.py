@@ -46,6 +46,7 @@ from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
 from brew.html import Markup
 from brew.observability.status import Transactions
+from brew.offsets import LogOffsets
 from brew.preflight import Finding, Severity
 from operations.ui import page, terminal
 from operations.ui.build import PollResults, ViewHistory, document
@@ -104,6 +105,31 @@ def test_nothing_is_called_stuck_before_it_was_looked_at_for_some_seconds() -> N
     assert view_of(PollResults(flow(snapshot(0, 60, 50)), tails())).rows[0].state == "stuck"
 
 
+def test_looks_further_apart_than_the_window_are_compared_with_each_other() -> None:
+    """With `--interval 10`, or after an outage: a moving partition was called stuck, compared with itself."""
+    memory = ViewHistory()
+    states = []
+    for at_s, position in ((100.0, 10), (110.0, 20), (120.0, 20), (180.0, 30), (181.0, 30)):
+        answers = PollResults(flow(snapshot(0, position, 50), at_s=at_s), tails())
+        states.append(view_of(answers, memory, at_s).rows[0].state)
+    assert states == ["looking", "working", "stuck", "working", "looking"]
+
+
+def test_a_rate_counts_what_the_group_moved_on_whatever_set_it_back() -> None:
+    """A reset to an earlier offset hid ten seconds of work; a log's start that moves on is no work at all."""
+    memory, begin = ViewHistory(), snapshot(0, 0, 5000)
+    rates = []
+    for at_s, position in ((100.0, 4000), (101.0, 0), (102.0, 500), (104.0, 1000)):
+        view = view_of(PollResults(flow(snapshot(0, position, 5000), at_s=at_s), tails()), memory, at_s)
+        rates.append(view.rows[0].rate)
+    assert rates == [None, 0, 250, 250]
+    memory = ViewHistory()
+    for at_s, first in ((100.0, 0), (101.0, 900)):
+        idle = replace(begin, committed=None, log=LogOffsets(first, 5000, 5000))
+        view = view_of(PollResults(flow(idle, at_s=at_s), tails()), memory, at_s)
+    assert (view.rows[0].rate, view.totals.trace) == (0, (0,))
+
+
 def test_a_program_that_is_ill_is_believed_and_a_healthy_one_only_where_kafka_has_no_better_word() -> None:
     """Stuck counts from whoever says it; working overrules that no transaction is known."""
     memory = ViewHistory()
@@ -158,6 +184,9 @@ def test_how_old_the_oldest_is_a_program_knows_and_else_the_log() -> None:
     snapshots = (snapshot(0, 5, 10, oldest_ms=ui_views.T0 - 75_000), snapshot(1, 5, 5), snapshot(2, 5, 10))
     view = view_of(PollResults(flow(*snapshots), tails()))
     assert ([row.lag_s for row in view.rows], view.totals.lag_s) == ([75.0, 0.0, None], 75.0)
+    assert document(view)["totals"]["lag_s"] is None, "the record of an unknown age may be older"
+    assert "the oldest is at least 75 s old" in str(parts(view)["tile-left"])
+    assert any("to read, at least 75 s old" in str(line) for line in screen(view, 140, 40).renderables)
     programs = statuses(status(running(0, lag_s=30.0), running(2, lag_s=0.5), running(1)))
     view = view_of(PollResults(flow(*snapshots), tails(), (programs,)))
     assert ([row.lag_s for row in view.rows], view.totals.lag_s) == ([30.0, 0.0, 0.5], 30.0)
