@@ -147,10 +147,13 @@ class Observer:
             return snapshot.remaining
         count = RemainingRecordsCounter(position, log.last_stable)
         until = min(log.end, log.last_stable + self._exact)  # markers may lie above the last stable offset
-        for batch, _ in raw.batches(self._topic, snapshot.partition, position, until, deadline):
-            count.add(batch)
-            if count.settled:
-                break
+        try:
+            for batch, _ in raw.batches(self._topic, snapshot.partition, position, until, deadline):
+                count.add(batch)
+                if count.settled:
+                    break
+        except BrewError as error:  # of one partition, or too many partitions for the time: the others' states stay
+            self.unavailable = str(error)
         return count.remaining()
 
     def close(self) -> None:

@@ -19,6 +19,8 @@ from brew.kafka.kafka_python import AdminPartition, NoSuchId, RawLogs, ask, kafk
 
 _FENCE_BYTES = 1_000_000
 _GROUPS_S = 10.0
+_FEW_IDS = 16
+"""Above, ids of which one is unknown are looked up in the brokers' lists, instead of one by one."""
 
 
 class TransactionsAdmin:
@@ -61,11 +63,13 @@ class TransactionsAdmin:
         return self._listed(ids, None) if ids else []
 
     def named(self, names: Iterable[str]) -> list[CoordinatorTransaction]:
-        """Return the state of the ids that exist: one request for all, or one for each if one is unknown."""
+        """Return the state of the ids that exist: one request for all, or one for each of a few if one is unknown."""
         ids = list(names)
         try:
             return self._described(ids) if ids else []
         except NoSuchId:
+            if len(ids) > _FEW_IDS and len(known := set(ids) & self._names(None, None)) < len(ids):
+                return self.named(sorted(known))
             transactions = []
             for name in ids:
                 with suppress(NoSuchId):
@@ -89,9 +93,12 @@ class TransactionsAdmin:
         ]
 
     def _listed(self, producer_ids: list[int] | None, states: list[str] | None) -> list[CoordinatorTransaction]:
+        return self.named(sorted(self._names(producer_ids, states)))
+
+    def _names(self, producer_ids: list[int] | None, states: list[str] | None) -> set[str]:
         call = self._admin._async_list_transactions  # noqa: SLF001
         listings = self._ask("list transactions", call, None, producer_ids, states)
-        return self.named(sorted({entry.transactional_id for listing in listings.values() for entry in listing}))
+        return {entry.transactional_id for listing in listings.values() for entry in listing}
 
     def readers(
         self, names: Iterable[str], places: Iterable[Place]

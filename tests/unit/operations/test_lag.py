@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -12,7 +13,7 @@ import pytest
 from brew.cluster import ONGOING, CoordinatorTransaction, OpenTransaction, RawBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import KafkaFailure, Refused
+from brew.errors import DeadlineExceeded, KafkaFailure, Refused
 from brew.names import SinkTransactionalId
 from brew.offsets import Committed, LogOffsets
 from brew.sink.position import BY_HAND
@@ -190,6 +191,23 @@ def test_what_could_not_be_read_once_is_not_told_of_a_later_snapshot(monkeypatch
     position = Committed(9, "")
     (snapshot,) = observer.snapshot(Deadline(5))
     assert (snapshot.remaining.records, observer.unavailable) == (0, None)
+
+
+def test_a_partition_whose_records_can_not_be_counted_hides_no_others_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that went down a moment ago, or 10,000 partitions: all were "stuck", without their transactions."""
+    for client in ("admin", "consumer"):
+        monkeypatch.setattr(lag, client, lambda *_: None)
+    observer = lag.Observer(Connection("nowhere:1"), "in", "g", 100, ages=False)
+
+    def batches(_topic: str, _partition: int, start: int, *_more: object) -> Iterator[tuple[RawBatch, None]]:
+        yield plain(start, 5), None
+        raise DeadlineExceeded("raw batches")
+
+    transactions: Any = SimpleNamespace(
+        raw=SimpleNamespace(batches=batches), named=lambda _ids: [own()], of_producers=list
+    )
+    (now,) = observer._deep([snapshot(90, 10)], transactions, Deadline(5))
+    assert (now.own, now.remaining, observer.unavailable) == (own(), Remaining(10, exact=False), "raw batches")
 
 
 def test_the_document_counts_states_and_records() -> None:

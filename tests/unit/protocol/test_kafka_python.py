@@ -10,7 +10,9 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -24,7 +26,8 @@ from brew.deadline import Deadline
 from brew.errors import Refused, Retriable
 from brew.kafka import group_requests, kafka_python
 from brew.kafka.group_requests import CoordinatorAnswer, FetchedOffset, OffsetFetchClient
-from brew.kafka.kafka_python import KafkaPythonAdmin, Unsupported
+from brew.kafka.kafka_python import KafkaPythonAdmin, NoSuchId, Unsupported
+from brew.kafka.transactions_admin import TransactionsAdmin
 
 _ENOUGH_MS = 400
 
@@ -286,3 +289,31 @@ def _calls(path: Path) -> list[str]:
         if name in FORBIDDEN:
             calls.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}: {name}")
     return calls
+
+
+@pytest.mark.parametrize(("count", "most"), [(10_000, 3), (16, 17)])
+def test_ids_of_which_most_are_unknown_take_few_requests(count: int, most: int) -> None:
+    """A new pipeline on 10,000 partitions: one request for each took longer than `lag` waits."""
+    known = {"g:in:3", "g:in:7"}
+    asked: list[object] = []
+
+    class Coordinators(TransactionsAdmin):
+        def _ask(self, step: str, _call: object, *arguments: Any) -> Any:
+            asked.append(step)
+            if step == "list transactions":
+                return {1: [SimpleNamespace(transactional_id=name) for name in ("other", *known)]}
+            if not known >= set(arguments[0]):
+                raise NoSuchId("no")
+            return dict.fromkeys(arguments[0], described)
+
+    described = SimpleNamespace(
+        state=SimpleNamespace(value="Empty"),
+        producer_id=1,
+        producer_epoch=0,
+        transaction_timeout_ms=1,
+        transaction_start_time_ms=0,
+        topic_partitions=[],
+    )
+    found = Coordinators(Mock(), Deadline(5)).named(f"g:in:{p}" for p in range(count))
+    assert {one.transactional_id for one in found} == known
+    assert len(asked) <= most
