@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 import orjson
-from rich.console import Console, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from brew import names
@@ -21,6 +22,9 @@ from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused, UsageError
 from brew.kafka.clients import reach
 from brew.names import checked_topic
+
+_EDGE, _LEAST_WRAPPED = 3, 8
+"""Columns of a terminal: of a border with its space, and for text that wraps."""
 
 
 def _topic(_context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -121,6 +125,28 @@ def show(*parts: RenderableType) -> None:
         console.print(part)
 
 
+class _WholeTable(Table):
+    """A table that becomes a list of its rows where it does not fit: rich would cut off digits of numbers."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if sum(map(_least_width, self.columns)) <= options.max_width:
+            yield from super().__rich_console__(console, options)
+            return
+        if isinstance(self.title, Text):
+            yield self.title
+        for cells in zip(*(column.cells for column in self.columns), strict=True):
+            for column, cell in zip(self.columns, cells, strict=True):
+                if str(cell):
+                    head = f"{column.header}: " if self.show_header else ""
+                    yield Text.assemble((head, "bold"), cell if isinstance(cell, Text) else str(cell))
+            yield Text("")
+
+
+def _least_width(column: Column) -> int:
+    texts = (str(text) for text in (column.header, *column.cells)) if column.no_wrap else ()
+    return _EDGE + max((cell_len(line) for text in texts for line in text.splitlines()), default=_LEAST_WRAPPED)
+
+
 def table(
     heads: Sequence[str],
     rows: Iterable[Sequence[RenderableType]],
@@ -134,7 +160,7 @@ def table(
 
     A string is shown as it is: rich would take `:ox:` in a name for an emoji, and `[/a]` for markup.
     """
-    drawn = Table(pad_edge=False, **more)
+    drawn = _WholeTable(pad_edge=False, **more)
     for head in heads:
         kept = head in right or head in narrow
         drawn.add_column(head, justify="right" if head in right else "left", no_wrap=kept, overflow="fold")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
+from rich.console import Console
 
 from brew.cluster import ONGOING, CoordinatorTransaction, OpenTransaction, RawBatch
 from brew.connection import Connection
@@ -218,6 +220,20 @@ def test_the_document_counts_states_and_records() -> None:
     assert document["states"] == {"blocked": 1, "stuck": 1}
     assert document["partitions"][0]["held_by"][0]["transactional_id"] == "upstream-1"
     assert len(lag_table(document, "in", "g").renderables) == 3
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_terminal_that_is_too_narrow_cuts_no_number(width: int) -> None:
+    """At 80 columns, an offset above 10^11 lost its last digits, and the reason its column."""
+    log = LogOffsets(0, 123_456_789_012, 123_456_789_099)
+    far = PartitionSnapshot(1234, log, Committed(123_456_700_000, ""), Remaining(89_012))
+    Console(file=(out := io.StringIO()), width=width).print(
+        lag_table(document_of([far], [far], NOW_MS, None), "in", "g")
+    )
+    text = out.getvalue()
+    numbers = ("1234", "123,456,700,000", "123,456,789,012", "123,456,789,099", "89,012")
+    assert [number for number in numbers if number not in text] == []
+    assert ("why: no progress" in text, "┃" in text) == (width < 120, width == 120)
 
 
 def test_watching_while_no_broker_answers_claims_no_number_of_records(
