@@ -12,7 +12,7 @@ import orjson
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import DeadlineExceeded, Fatal, Refused
+from brew.errors import DeadlineExceeded, Fatal, KafkaFailure, Refused
 from brew.kafka import topics
 from brew.kafka.clients import admin, mapped
 from brew.kafka.topic_reader import FullTopicReader
@@ -209,6 +209,10 @@ class GlobalTable:
         except (Fatal, Refused):
             self._forget()
             raise
+        except (DeadlineExceeded, KafkaFailure):
+            if self._source is not None and not self._stop.is_set() and self._source.is_cut_off():
+                self._forget()
+            raise
         else:
             return self._table
         finally:
@@ -219,6 +223,9 @@ class GlobalTable:
             raise DeadlineExceeded("profiles: left because the run stops")
         began = time.monotonic()
         asking = deadline.part(_ASK_S)  # a stop is not noticed meanwhile
+        if self._source is not None and self._source.is_stale(asking):
+            _report(f"profiles: {self._settings.topic} was recreated or has more partitions: it is read again")
+            self._forget()
         if self._source is None:
             self._source = FullTopicReader(self._connection, self._settings.topic, self._group, asking)
         source, table = self._source, self._table

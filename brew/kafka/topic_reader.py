@@ -14,7 +14,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
 from brew.errors import DeadlineExceeded, Refused, Retriable
 from brew.kafka import topics
-from brew.kafka.clients import admin, attempt_s, consumer, mapped, mapped_query
+from brew.kafka.clients import admin, attempt_s, consumer, is_cut_off, mapped, mapped_query
 from brew.kafka.log_reader import READ_HEADERS, Headers, LogRecord, ends_partition
 from brew.kafka.offsets import log_offsets
 from brew.names import READ_COMMITTED
@@ -85,7 +85,7 @@ class FullTopicReader:
     """
 
     def __init__(self, connection: Connection, topic: str, group: str, deadline: Deadline) -> None:
-        self.topic = topic
+        self.topic, self._connection = topic, connection
         self._admin = admin(connection)
         self._described = topics.describe_one(self._admin, topic, deadline)
         logs = log_offsets(self._admin, topic, range(self._described.partitions), deadline)
@@ -104,6 +104,10 @@ class FullTopicReader:
         """
         found, known = topics.describe_one(self._admin, self.topic, deadline), self._described
         return (found.topic_id, found.partitions) != (known.topic_id, known.partitions)
+
+    def is_cut_off(self) -> bool:
+        """Return whether a client of this reader has lost the brokers for good; takes up to two seconds each."""
+        return any(is_cut_off(client, self._connection, self.topic) for client in (self._admin, self._consumer))
 
     def ends(self, deadline: Deadline) -> dict[int, int]:
         """Return the current last stable offset of each partition, in one request."""

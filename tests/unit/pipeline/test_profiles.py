@@ -180,7 +180,14 @@ class Source:
         self.topic, self.log, self.slow = "profiles", log, slow
         self.positions = {0: 0}
         self.polls, self.closed = 0, False
+        self.stale = self.cut_off = False
         self.reading = threading.Event()
+
+    def is_stale(self, _deadline: Deadline) -> bool:
+        return self.stale
+
+    def is_cut_off(self) -> bool:
+        return self.cut_off
 
     def ends(self, _deadline: Deadline) -> dict[int, int]:
         self.polls += 1
@@ -258,6 +265,33 @@ def test_a_topic_that_ends_before_what_was_read_is_loaded_anew(monkeypatch: pyte
     assert source.closed
     source.positions = {0: 0}
     assert list(table.ready(5).entries) == ["c-3"]
+
+
+def test_a_topic_that_was_recreated_or_got_partitions_is_loaded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Orders would be enriched with tiers of the old topic, or without those of its new partition, until a restart."""
+    old = Source([(b"c-1", profile("c-1", "gold"))])
+    new = Source([(b"c-2", profile("c-2", "silver")), (b"c-1", profile("c-1", "bronze"))])
+    table = global_table(old, monkeypatch)
+    assert tier_and_place(table.ready(5)) == ("gold", b"0/0")
+    old.stale = True
+    monkeypatch.setattr(profiles, "FullTopicReader", lambda *_: new)
+    assert tier_and_place(table.ready(5)) == ("bronze", b"0/1")
+    assert (old.closed, new.closed) == (True, False)
+
+
+@pytest.mark.parametrize("cut_off", [True, False])
+def test_a_client_that_lost_the_brokers_for_good_is_replaced(monkeypatch: pytest.MonkeyPatch, cut_off: bool) -> None:
+    """Issue 5301 of librdkafka: each transaction would fail until the run gives up. A slow broker costs no load."""
+    old, new = (Source([(b"c-1", profile("c-1", "gold"))]) for _ in range(2))
+    table = global_table(old, monkeypatch)
+    table.ready(5)
+    old.slow, old.cut_off = True, cut_off
+    monkeypatch.setattr(profiles, "FullTopicReader", lambda *_: new)
+    with pytest.raises(DeadlineExceeded):
+        table.ready(0.05)
+    old.slow = False
+    assert tier_and_place(table.ready(5)) == ("gold", b"0/0")
+    assert (old.closed, new.polls) == (cut_off, int(cut_off))
 
 
 def test_threads_that_wait_together_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
