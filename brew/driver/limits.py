@@ -217,10 +217,12 @@ class FirstRecordsCheck:
         if outcome.status is not Status.COMMITTED:
             return
         with self._lock:
+            if self._decided:
+                return
             self._reasons.update(outcome.reasons)
             for reason, offset in outcome.examples.items():
                 self._examples.setdefault(reason, (outcome.partition, offset))
-            self._decided = self._decided or outcome.records > outcome.rejected
+            self._decided = outcome.records > outcome.rejected
             self._check(FIRST)
 
     def check_at_end(self) -> None:

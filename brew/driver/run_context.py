@@ -30,9 +30,12 @@ from brew.observability.status import Phase
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
+from brew.record import OTHER_REASONS
 from brew.settings import PipelineSettings
 from brew.transformation import transformation
 
+MAX_REASONS = 100
+"""As many reasons of rejections are counted separately; further ones count as `OTHER_REASONS`."""
 _REFRESH_PER_S = 4
 _MEMBERS_S = 5.0
 _RATE_SPAN_S = 1.0  # less between two commits says nothing about the rate
@@ -114,7 +117,9 @@ class RunProgress:
             counters.rejected += outcome.rejected
             counters.dropped += outcome.dropped
             counters.written += outcome.written
-        self.reasons.update(outcome.reasons)
+        for reason, records in outcome.reasons.items():  # a function may use a new one for each record
+            known = reason in self.reasons or len(self.reasons) < MAX_REASONS
+            self.reasons[reason if known else OTHER_REASONS] += records
         self.last_commit_s = time.monotonic() - self.started
         if self.first_commit_s is None:
             self.first_commit_s, self._first_records = self.last_commit_s, self.totals.records

@@ -10,6 +10,7 @@ import pytest
 
 from brew.connection import Connection
 from brew.driver.limits import FIRST, MIN_AT_END, WINDOW, CircuitBreaker, FirstRecordsCheck, GiveUpPolicy
+from brew.driver.run_context import MAX_REASONS, RunProgress
 from brew.errors import Refused
 from brew.offsets import Committed, LogOffsets
 from brew.orders import Reason
@@ -101,6 +102,20 @@ def test_only_what_is_committed_counts_and_a_share_of_one_allows_all() -> None:
     FirstRecordsCheck(1.0).apply_outcome(bad(FIRST))
     with pytest.raises(Refused):
         FirstRecordsCheck(0.999).apply_outcome(bad(FIRST))
+
+
+def test_a_run_of_weeks_keeps_a_hundred_reasons_however_many_its_function_has() -> None:
+    """A reason may quote its record; they were kept for ever, twice."""
+    first, progress = FirstRecordsCheck(None), RunProgress()
+    good = replace(outcome(1, 0), reasons={}, enriched=1)
+    for number in range(200):
+        reasons = {f"no customer {number}-{n}": 1 for n in range(50)}
+        ended = replace(good, rejected=50, reasons=reasons, examples=dict.fromkeys(reasons, 7))
+        first.apply_outcome(ended)
+        progress.outcome(ended)
+    assert len(first._reasons) + len(first._examples) <= 2 * FIRST
+    assert len(progress.reasons) == MAX_REASONS + 1
+    assert progress.reasons.total() == progress.totals.rejected == 200 * 50
 
 
 class Clock:
