@@ -71,8 +71,8 @@ class WarmSpark:
         """
         session.check_alive(self.context)
         if self._thread is None:
-            self._end.clear()
-            self._thread = threading.Thread(target=self._run, name="warm", daemon=True)
+            self._end = threading.Event()  # a thread whose job outlasted its `leave` must not go on beside this one
+            self._thread = threading.Thread(target=self._run, args=[self._end], name="warm", daemon=True)
             self._thread.start()
 
     def leave(self) -> None:
@@ -90,8 +90,8 @@ class WarmSpark:
         if not self._borrowed:
             session.end(self.context)
 
-    def _run(self) -> None:
-        end, jobs_tried = self._end, 0
+    def _run(self, end: threading.Event) -> None:
+        jobs_tried = 0
         with contextlib.suppress(*_EXPECTED_ERRORS):
             self._jobs.tag()
         while not end.is_set():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import itertools
 import logging
 import socketserver
 import subprocess
@@ -282,6 +283,25 @@ def test_an_end_under_a_job_is_no_bug(keep_warm: KeepWarm) -> None:
     go.set()
     thread.join(20)
     assert messages == []
+
+
+def test_a_job_that_outlasts_a_term_of_work_does_not_go_on_beside_the_next_warm_up(keep_warm: KeepWarm) -> None:
+    """A cluster without a free slot lets it wait: each change of leaders left a thread and its jobs behind."""
+    began, go, count = threading.Event(), threading.Event(), itertools.count()
+
+    def work() -> None:
+        if next(count) == 0:
+            began.set()
+            go.wait(20)
+
+    warmth, _, first = keep_warm(work)
+    assert began.wait(20)
+    warmth.leave()
+    warmth.keep()
+    go.set()
+    first.join(5)
+    warmth.leave()
+    assert not first.is_alive(), "two threads keep Spark warm"
 
 
 @pytest.mark.parametrize("touch", ["brew.readers.direct.executors.import_worker", "brew.driver.warm_up._touch"])
