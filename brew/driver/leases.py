@@ -175,6 +175,7 @@ class LeaseCoordinator:
         self._planner = WorkPlanner(shared)
         self._assignments = Assignments(shared)
         self._facts: dict[int, PartitionFacts] = {}
+        self._positions: dict[int, int] = {}  # of the last survey that was answered, whatever failed since
         self._targets: dict[int, Targets] = {}
         self._next_survey = self._next_move = self._next_report = 0.0
         self._first_connected_at: float | None = None
@@ -219,7 +220,7 @@ class LeaseCoordinator:
         self._next_survey = now + _SURVEY_INTERVAL_S
         self._workers.check()
         last_positions = self._planner.survey.last_positions
-        positions = {p: max(fact.position, last_positions.get(p, 0)) for p, fact in self._facts.items()}
+        self._positions = {p: max(position, last_positions.get(p, 0)) for p, position in self._positions.items()}
         try:
             facts, complete = self._planner.survey_partitions(lambda source: range(source.partitions))
         except SurveyFailedError as error:
@@ -228,7 +229,8 @@ class LeaseCoordinator:
             self._next_survey = time.monotonic() + error.pause_s
             return
         self._facts = {fact.partition: fact for fact in facts}
-        self._release_moved_back(facts, positions)
+        self._release_moved_back(facts, self._positions)
+        self._positions = {fact.partition: fact.position for fact in facts}
         self._release_retargeted(facts)
         self._assignments.surveyed(facts, all_of_them=complete)
         self._workers.open(min(self._assignments.unfinished(), self._workers.slots()))

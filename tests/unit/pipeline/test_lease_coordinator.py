@@ -339,8 +339,11 @@ def test_a_partition_that_another_driver_is_due_is_called_back_and_handed_over(p
     hears_nothing(held[1])
 
 
+@pytest.mark.parametrize("unanswered", [True, False])
 @pytest.mark.parametrize("committed_here", [True, False])
-def test_a_partition_that_an_outsider_moved_back_is_granted_from_there(plays: Plays, committed_here: bool) -> None:
+def test_a_partition_that_an_outsider_moved_back_is_granted_from_there(
+    plays: Plays, committed_here: bool, unanswered: bool
+) -> None:
     """Its worker has nothing to read, so without a call it would not look where the group stands until news comes."""
     cluster = FakeCluster(60, 60, 60, 60)
     play = plays(cluster, follow=True, survey_s=0.05)
@@ -352,7 +355,11 @@ def test_a_partition_that_an_outsider_moved_back_is_granted_from_there(plays: Pl
     looks = len(cluster.surveys)
     until(lambda: len(cluster.surveys) > looks + 2, "looks at what stands still or goes on")
     hears_nothing(held[0])
+    if unanswered:  # it was moved while the driver could not look
+        cluster.down, looks = Fatal("no answer"), len(cluster.surveys)
+        until(lambda: len(cluster.surveys) > looks, "a look that fails")
     cluster.committed[0] = cluster.last_positions[0] = 20
+    cluster.down = None
     assert next_message(held[0], "release")["release"] == 0
     play.send(held[0], released_message(0, 80 if committed_here else 60))
     assert grants(held[0], 1)[0].start == 20
