@@ -19,6 +19,7 @@ from brew.errors import Refused, UsageError
 from brew.fault_injection import CrashMoment, StoreCrash
 from downstream.address import RequestOutcome, authorization, checked_http, idempotency_key, masked_url
 from downstream.consume.handler import HandlerContext, LastingFailure, RetryLater
+from downstream.http_pool import http_pool
 from downstream.observed import to_stderr
 from downstream.postgres import Connection, Database, DatabaseSettings, crash_before_commit, make_tables
 from downstream.receive.receiver import BackgroundThread, Message, Receiver, ReceiverSettings
@@ -216,7 +217,7 @@ class Deliverer(BackgroundThread):
         super().__init__("outbox", _EVERY_S)
         self._group, self._calls, self._crash = group, calls, crash
         self._database = Database(settings, "brew-outbox")
-        self._http = urllib3.PoolManager(maxsize=1, retries=False, timeout=calls.timeout_s)
+        self._http = http_pool(calls.timeout_s)
         self._login = authorization(calls.url)
         self._requests = LastingFailure(f"requests to {masked_url(calls.url)}", to_stderr)
         self.sent = self.refused = 0
@@ -245,6 +246,8 @@ class Deliverer(BackgroundThread):
         try:
             status = self._http.request("POST", self._calls.url, body=bytes(payload), headers=headers).status
             reason = f"answered {status}"
+        except urllib3.exceptions.ReadTimeoutError:
+            status, reason = 0, f"no complete answer within {self._calls.timeout_s:g} s"
         except urllib3.exceptions.HTTPError as error:
             status, reason = 0, type(error).__name__  # its text may quote the URL's query
         outcome = RequestOutcome.of(status)

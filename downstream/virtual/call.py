@@ -26,6 +26,7 @@ from brew.records import ERROR_EXCEPTION, ERROR_MESSAGE, ERROR_OFFSET, ERROR_PAR
 from downstream.address import RequestOutcome, authorization, checked_http, idempotency_key, masked_url
 from downstream.consume.handler import RetryLater
 from downstream.consume.options import loop_options, loop_settings
+from downstream.http_pool import http_pool
 from downstream.observed import consume, stop_event, to_stderr
 from downstream.virtual.partitions import (
     NonRetriableError,
@@ -41,7 +42,7 @@ _WRITE_S = 30.0
 
 
 class CallFailedError(BrewError):
-    """The receiver answered with an error."""
+    """The receiver answered with an error, or not within the time-out."""
 
 
 def message_id(topic: str, record: LogRecord) -> SourcePosition:
@@ -63,7 +64,7 @@ class Caller:
         self._url, self._topic, self._dead_letter = url, topic, dead_letter
         self._login = authorization(url)
         # The workers retry, so that other keys continue meanwhile.
-        self._http = urllib3.PoolManager(maxsize=calls, block=False, retries=False, timeout=timeout_s)
+        self._http, self._timeout_s = http_pool(timeout_s, calls), timeout_s
         self._made = partial(producer, connection, None, timeout_s=_WRITE_S, message_max_bytes=MESSAGE_MAX_BYTES)
         self._writer = self._made()
         self._writing = threading.Lock()
@@ -78,7 +79,11 @@ class Caller:
         """
         key = idempotency_key(str(message_id(self._topic, record)))
         headers = {"Content-Type": "application/json", IDEMPOTENCY_KEY: key, **self._login}
-        answer = self._http.request("POST", self._url, body=record.value() or b"", headers=headers)
+        try:
+            answer = self._http.request("POST", self._url, body=record.value() or b"", headers=headers)
+        except urllib3.exceptions.ReadTimeoutError as error:
+            why = f"gave no complete answer within {self._timeout_s:g} s (--timeout-s)"
+            raise CallFailedError(f"{masked_url(self._url)} {why}") from error
         outcome = RequestOutcome.of(answer.status)
         if outcome is RequestOutcome.SENT:
             return
