@@ -12,7 +12,7 @@ import orjson
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import DeadlineExceeded, Fatal, KafkaFailure, Refused
+from brew.errors import BrewError, DeadlineExceeded, Fatal, Refused
 from brew.kafka import topics
 from brew.kafka.clients import admin, mapped
 from brew.kafka.topic_reader import FullTopicReader
@@ -206,12 +206,12 @@ class GlobalTable:
         try:
             if self._asked_at < arrived:  # else another thread queried the end while this one waited
                 self._read(deadline)
-        except (Fatal, Refused):
-            self._forget()
+        except DeadlineExceeded:
+            if self._source is not None and not self._stop.is_set():
+                self._source.replace_if_cut_off()
             raise
-        except (DeadlineExceeded, KafkaFailure):
-            if self._source is not None and not self._stop.is_set() and self._source.is_cut_off():
-                self._forget()
+        except BrewError:  # profiles may have been lost with it
+            self._forget()
             raise
         else:
             return self._table

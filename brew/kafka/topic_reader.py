@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from itertools import groupby
@@ -86,14 +87,25 @@ class FullTopicReader:
 
     def __init__(self, connection: Connection, topic: str, group: str, deadline: Deadline) -> None:
         self.topic, self._connection = topic, connection
+        options: dict[str, str | int | bool] = {"queued.max.messages.kbytes": 32_768, "fetch.wait.max.ms": 100}
+        self._made = functools.partial(consumer, connection, group, READ_COMMITTED, **options)
         self._admin = admin(connection)
         self._described = topics.describe_one(self._admin, topic, deadline)
         logs = log_offsets(self._admin, topic, range(self._described.partitions), deadline)
         self.positions = {partition: log.first for partition, log in logs.items()}
-        options: dict[str, str | int | bool] = {"queued.max.messages.kbytes": 32_768, "fetch.wait.max.ms": 100}
-        self._consumer = consumer(connection, group, READ_COMMITTED, **options)
-        with mapped(f"read of {topic}"):
-            self._consumer.assign([TopicPartition(topic, p, offset) for p, offset in self.positions.items()])
+        self._open()
+
+    def _open(self) -> None:
+        self._consumer = self._made()
+        with mapped(f"read of {self.topic}"):
+            self._consumer.assign([TopicPartition(self.topic, p, offset) for p, offset in self.positions.items()])
+
+    def replace_if_cut_off(self) -> None:
+        """Replace clients that have lost the brokers for good; call it after a time-out. Positions stay."""
+        if any(is_cut_off(client, self._connection, self.topic) for client in (self._admin, self._consumer)):
+            self._consumer.close()
+            self._admin = admin(self._connection)
+            self._open()
 
     def is_stale(self, deadline: Deadline) -> bool:
         """
@@ -104,10 +116,6 @@ class FullTopicReader:
         """
         found, known = topics.describe_one(self._admin, self.topic, deadline), self._described
         return (found.topic_id, found.partitions) != (known.topic_id, known.partitions)
-
-    def is_cut_off(self) -> bool:
-        """Return whether a client of this reader has lost the brokers for good; takes up to two seconds each."""
-        return any(is_cut_off(client, self._connection, self.topic) for client in (self._admin, self._consumer))
 
     def ends(self, deadline: Deadline) -> dict[int, int]:
         """Return the current last stable offset of each partition, in one request."""

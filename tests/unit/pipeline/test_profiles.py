@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from harness.fakes import Broker, FakeTransaction, log_record
@@ -17,8 +18,10 @@ from hypothesis import strategies as st
 from brew import testing
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import DeadlineExceeded, Fatal, UsageError
-from brew.offsets import OffsetRange, SourcePosition
+from brew.errors import DeadlineExceeded, Fatal, Retriable, UsageError
+from brew.kafka import topic_reader, topics
+from brew.kafka.topics import Topic
+from brew.offsets import LogOffsets, OffsetRange, SourcePosition
 from brew.orders import DISCOUNTS, profile
 from brew.range_transaction import Rows, Targets, transact_range
 from brew.record import Reject
@@ -180,17 +183,18 @@ class Source:
         self.topic, self.log, self.slow = "profiles", log, slow
         self.positions = {0: 0}
         self.polls, self.closed = 0, False
-        self.stale = self.cut_off = False
+        self.stale = self.cut_off = self.failing = False
         self.reading = threading.Event()
 
     def is_stale(self, _deadline: Deadline) -> bool:
         return self.stale
 
-    def is_cut_off(self) -> bool:
-        return self.cut_off
-
     def ends(self, _deadline: Deadline) -> dict[int, int]:
         self.polls += 1
+        if self.cut_off:
+            raise DeadlineExceeded("end of profiles: still failing")
+        if self.failing:
+            raise Retriable("read of profiles: KAFKA_STORAGE_ERROR")
         return {0: len(self.log)}
 
     def read(self, until: Mapping[int, int], deadline: Deadline, stop: threading.Event) -> Iterator[list[Any]]:
@@ -203,6 +207,9 @@ class Source:
             offset = self.positions[0]
             self.positions[0] = offset + 1
             yield [log_record(offset, 0, *self.log[offset])]
+
+    def replace_if_cut_off(self) -> None:
+        self.cut_off = False
 
     def close(self) -> None:
         self.closed = True
@@ -237,6 +244,51 @@ def test_a_load_that_takes_too_long_goes_on(monkeypatch: pytest.MonkeyPatch, cap
     assert len(table.ready(60).entries) == 1
     assert not source.closed
     assert "1 customer of profiles held" in capsys.readouterr().err
+
+
+def test_a_reader_that_lost_its_brokers_for_good_is_replaced_and_the_table_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All brokers were away for a moment: each later transaction of this process waited for an answer, and failed."""
+    log = [(b"c-1", profile("c-1", "gold"))]
+    source = Source(log)
+    table = global_table(source, monkeypatch)
+    table.ready(5)
+    log.append((b"c-2", profile("c-2", "gold")))
+    source.cut_off = True
+    with pytest.raises(DeadlineExceeded):
+        table.ready(0.01)
+    assert sorted(table.ready(5).entries) == ["c-1", "c-2"]
+    assert not source.closed
+
+
+def test_a_failed_read_that_may_have_lost_profiles_is_repeated_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client returns records and an error together; the records were skipped, and their customers had old tiers."""
+    source = Source([(b"c-1", profile("c-1", "gold"))])
+    table = global_table(source, monkeypatch)
+    source.positions, source.failing = {0: 1}, True
+    with pytest.raises(Retriable):
+        table.ready(5)
+    assert source.closed
+    source.positions, source.failing = {0: 0}, False
+    assert list(table.ready(5).entries) == ["c-1"]
+
+
+def test_a_replaced_reader_goes_on_at_its_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients: list[Mock] = []
+    monkeypatch.setattr(topic_reader, "consumer", lambda *_, **__: clients.append(Mock()) or clients[-1])
+    monkeypatch.setattr(topic_reader, "admin", lambda _: "an admin client")
+    monkeypatch.setattr(topics, "describe_one", lambda *_: Topic("profiles", "id", 2, 1))
+    monkeypatch.setattr(topic_reader, "log_offsets", lambda *_: {0: LogOffsets(3, 9, 9), 1: LogOffsets(0, 9, 9)})
+    reader = topic_reader.FullTopicReader(Connection("b:1"), "profiles", "g", Deadline(5))
+    reader.positions[1] = 7
+    for cut_off, consumers in ((False, 1), (True, 2)):
+        monkeypatch.setattr(topic_reader, "is_cut_off", lambda client, *_, lost=cut_off: lost and client is clients[0])
+        reader.replace_if_cut_off()
+        assert len(clients) == consumers
+    clients[0].close.assert_called_once_with()
+    [[assigned], _] = clients[1].assign.call_args
+    assert {place.partition: place.offset for place in assigned} == {0: 3, 1: 7}
 
 
 def test_a_load_is_given_up_when_the_run_stops(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,21 +329,6 @@ def test_a_topic_that_was_recreated_or_got_partitions_is_loaded_anew(monkeypatch
     monkeypatch.setattr(profiles, "FullTopicReader", lambda *_: new)
     assert tier_and_place(table.ready(5)) == ("bronze", b"0/1")
     assert (old.closed, new.closed) == (True, False)
-
-
-@pytest.mark.parametrize("cut_off", [True, False])
-def test_a_client_that_lost_the_brokers_for_good_is_replaced(monkeypatch: pytest.MonkeyPatch, cut_off: bool) -> None:
-    """Issue 5301 of librdkafka: each transaction would fail until the run gives up. A slow broker costs no load."""
-    old, new = (Source([(b"c-1", profile("c-1", "gold"))]) for _ in range(2))
-    table = global_table(old, monkeypatch)
-    table.ready(5)
-    old.slow, old.cut_off = True, cut_off
-    monkeypatch.setattr(profiles, "FullTopicReader", lambda *_: new)
-    with pytest.raises(DeadlineExceeded):
-        table.ready(0.05)
-    old.slow = False
-    assert tier_and_place(table.ready(5)) == ("gold", b"0/0")
-    assert (old.closed, new.polls) == (cut_off, int(cut_off))
 
 
 def test_threads_that_wait_together_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
