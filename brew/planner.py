@@ -50,19 +50,21 @@ class Plan:
     """
     The work of one cycle: ranges to transact, partitions held back by an upstream transaction, or nothing left.
 
-    ``owned_by_others``: partition -> position of the partitions that other drivers work on.
+    ``blocked`` and ``owned_by_others``, the unfinished partitions of other drivers: partition -> position.
     """
 
     ranges: tuple[OffsetRange, ...]
-    blocked: tuple[int, ...]
+    blocked: Mapping[int, int]
     drained: bool
     owned_by_others: Mapping[int, int] = field(default_factory=dict)
 
     def split(self, ours: Container[int]) -> Plan:
         """The part of the plan for a driver that owns only ``ours``."""
         ranges = tuple(range_ for range_ in self.ranges if range_.partition in ours)
-        owned_by_others = {range_.partition: range_.start for range_ in self.ranges if range_.partition not in ours}
-        return Plan(ranges, tuple(p for p in self.blocked if p in ours), self.drained, owned_by_others)
+        # A partition that is blocked at every survey may move in between, and its driver progresses.
+        positions = {range_.partition: range_.start for range_ in self.ranges} | dict(self.blocked)
+        owned_by_others = {p: position for p, position in positions.items() if p not in ours}
+        return Plan(ranges, {p: at for p, at in self.blocked.items() if p in ours}, self.drained, owned_by_others)
 
 
 def check(fact: PartitionFacts, group: str) -> None:
@@ -102,7 +104,7 @@ def plan_ranges(facts: Iterable[PartitionFacts], cap: int, goals: Mapping[int, i
 
     ``goals`` (partition -> offset) are the end offsets of a draining run; None follows for ever.
     """
-    ranges, blocked, drained = [], [], goals is not None
+    ranges, blocked, drained = [], {}, goals is not None
     for fact in facts:
         goal = fact.log.end if goals is None else goals.get(fact.partition, fact.log.first)
         if fact.position >= goal and goals is not None:
@@ -112,5 +114,5 @@ def plan_ranges(facts: Iterable[PartitionFacts], cap: int, goals: Mapping[int, i
         if until > fact.position:
             ranges.append(OffsetRange(fact.topic, fact.partition, fact.position, until))
         elif fact.log.last_stable < fact.log.end:
-            blocked.append(fact.partition)
-    return Plan(tuple(ranges), tuple(blocked), drained)
+            blocked[fact.partition] = fact.position
+    return Plan(tuple(ranges), blocked, drained)

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, field
 
 from brew.acl import denial_in
@@ -103,7 +103,7 @@ class GiveUpPolicy:
         """Forget denials of partitions that now belong to another driver: the right may have been granted since."""
         self._denied_since = {p: since for p, since in self._denied_since.items() if p in owned}
 
-    def blocked(self, partitions: Sequence[int], owned_by_others: Mapping[int, int] | None = None) -> None:
+    def blocked(self, partitions: Collection[int], owned_by_others: Mapping[int, int] | None = None) -> None:
         """
         Record that a draining run can't progress now; ``owned_by_others``: positions of partitions of other drivers.
 
@@ -118,15 +118,14 @@ class GiveUpPolicy:
             if not partitions and owned_by_others:
                 raise Refused(
                     f"partitions {sorted(owned_by_others)} of {self._settings.input} belong to other drivers, which "
-                    f"made no progress for {idle:.0f} s; `python -m downstream claims status` shows which, or raise "
-                    "--blocked-patience"
+                    f"made no progress for {idle:.0f} s; `python -m downstream claims status` shows which, and "
+                    "`brew doctor` whether an open transaction holds them back; or raise --blocked-patience"
                 )
             if not partitions:
                 raise Refused(
-                    f"{self._settings.input} gave no record for {idle:.0f} s, and no open transaction holds back "
-                    "this driver's partitions: the log may have been truncated below this run's end (unclean leader "
-                    "election), or a transaction holds back another driver's partition (`brew doctor`); run again, "
-                    "which ends where the log ends now, or raise --blocked-patience"
+                    f"{self._settings.input} gave no record for {idle:.0f} s, and no open transaction holds "
+                    "it back: the log may have been truncated below this run's end (unclean leader election); "
+                    "run again, which ends where the log ends now, or raise --blocked-patience"
                 )
             raise Refused(
                 f"partitions {list(partitions)} of {self._settings.input} were held back by an open upstream "

@@ -220,11 +220,24 @@ def test_a_partition_that_was_another_drivers_meanwhile_begins_anew(clock: Clock
         policy.check_denial(denied[1])
 
 
+def test_another_drivers_partition_that_moves_between_open_transactions_is_progress(clock: Clock) -> None:
+    """Each survey may meet it right behind an open transaction; this driver gave up although the other worked."""
+    policy = clock.policy()
+    for committed in (10, 20, 30):
+        clock.now += policy._settings.blocked_patience_s - 1
+        facts = PartitionFacts("in", 0, "id", Committed(committed, ""), LogOffsets(0, committed, 100))
+        plan = plan_ranges([facts], 100, {0: 100}).split({1})
+        policy.blocked(plan.blocked, plan.owned_by_others)
+    clock.now += policy._settings.blocked_patience_s + 1
+    with pytest.raises(Refused, match=r"partitions \[0\] of in belong to other drivers.*`brew doctor`"):
+        policy.blocked(plan.blocked, plan.owned_by_others)
+
+
 def test_a_log_that_now_ends_below_the_end_of_a_drain_is_not_blamed_on_a_transaction() -> None:
     """An unclean election may truncate the log during the run: nothing is open, and nothing is left to read."""
     truncated = PartitionFacts("in", 0, "id", Committed(90, ""), LogOffsets(0, 90, 90))
     plan = plan_ranges([truncated], 100, {0: 100})
-    assert (plan.ranges, plan.blocked, plan.drained) == ((), (), False)
+    assert (plan.ranges, plan.blocked, plan.drained) == ((), {}, False)
     policy = GiveUpPolicy(PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "g", blocked_patience_s=1))
     policy._last_progress -= 2
     with pytest.raises(Refused, match="may have been truncated below this run's end") as refused:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -27,23 +28,23 @@ def ranges(*bounds: tuple[int, int]) -> tuple[OffsetRange, ...]:
 @pytest.mark.parametrize(
     ("facts", "cap", "goals", "plan"),
     [
-        pytest.param(fact(10, stable=60), 1000, None, (ranges((10, 60)), (), False), id="to the last stable offset"),
-        pytest.param(fact(None, first=7), 1000, None, (ranges((7, 100)), (), False), id="from the log's start"),
-        pytest.param(fact(10), 5, None, (ranges((10, 15)), (), False), id="at most the cap"),
-        pytest.param(fact(100), 1000, None, ((), (), False), id="a following run waits for more"),
-        pytest.param(fact(60, stable=60), 1000, {3: 100}, ((), (3,), False), id="only an open transaction is left"),
-        pytest.param(fact(80, stable=60), 1000, None, ((), (3,), False), id="a position set behind the stable offset"),
+        pytest.param(fact(10, stable=60), 1000, None, (ranges((10, 60)), {}, False), id="to the last stable offset"),
+        pytest.param(fact(None, first=7), 1000, None, (ranges((7, 100)), {}, False), id="from the log's start"),
+        pytest.param(fact(10), 5, None, (ranges((10, 15)), {}, False), id="at most the cap"),
+        pytest.param(fact(100), 1000, None, ((), {}, False), id="a following run waits for more"),
+        pytest.param(fact(60, stable=60), 1000, {3: 100}, ((), {3: 60}, False), id="only an open transaction is left"),
+        pytest.param(fact(80, stable=60), 1000, None, ((), {3: 80}, False), id="a position behind the stable offset"),
         # A draining run ends at the offset that was the end when it began: what arrives later is the next run's.
-        pytest.param(fact(99, end=200, stable=200), 5, {3: 100}, (ranges((99, 104)), (), False), id="before its goal"),
-        pytest.param(fact(100, end=200, stable=200), 1000, {3: 100}, ((), (), True), id="at its goal"),
-        pytest.param(fact(101, end=200, stable=200), 1000, {3: 100}, ((), (), True), id="behind its goal"),
-        pytest.param(fact(None), 1000, {0: 0}, ((), (), True), id="it came after the start"),
-        pytest.param(fact(None, first=7), 1000, {0: 0}, ((), (), True), id="it came and lost its begin"),
-        pytest.param(fact(7, first=7), 1000, {0: 0}, ((), (), True), id="it came and has a position"),
+        pytest.param(fact(99, end=200, stable=200), 5, {3: 100}, (ranges((99, 104)), {}, False), id="before its goal"),
+        pytest.param(fact(100, end=200, stable=200), 1000, {3: 100}, ((), {}, True), id="at its goal"),
+        pytest.param(fact(101, end=200, stable=200), 1000, {3: 100}, ((), {}, True), id="behind its goal"),
+        pytest.param(fact(None), 1000, {0: 0}, ((), {}, True), id="it came after the start"),
+        pytest.param(fact(None, first=7), 1000, {0: 0}, ((), {}, True), id="it came and lost its begin"),
+        pytest.param(fact(7, first=7), 1000, {0: 0}, ((), {}, True), id="it came and has a position"),
     ],
 )
 def test_a_range_goes_from_the_position_to_what_may_be_read(
-    facts: PartitionFacts, cap: int, goals: dict[int, int] | None, plan: tuple[tuple[OffsetRange, ...], tuple, bool]
+    facts: PartitionFacts, cap: int, goals: dict[int, int] | None, plan: tuple[Any, dict[int, int], bool]
 ) -> None:
     """Records behind an open transaction are not planned, and a transaction has to end inside its time-out."""
     assert plan_ranges([facts], cap, goals) == Plan(*plan)
@@ -51,7 +52,7 @@ def test_a_range_goes_from_the_position_to_what_may_be_read(
 
 def test_a_partition_that_has_reached_its_goal_does_not_end_the_plan() -> None:
     plan = plan_ranges([fact(100, partition=0), fact(50)], 1000, {0: 100, 3: 100})
-    assert plan == Plan(ranges((50, 100)), (), drained=False)
+    assert plan == Plan(ranges((50, 100)), {}, drained=False)
 
 
 IDENTITY = "AbCdEfGhIjKlMnOpQrStUv"
@@ -94,8 +95,8 @@ def test_a_driver_gets_its_own_partitions_and_knows_where_the_others_stand() -> 
     """Neither ranges nor blocked partitions of others are worked on here; a drain waits while they move."""
     all_of_them = tuple(OffsetRange("in", p, 10 * p, 100) for p in (1, 2, 3))
     for drained in (True, False):
-        own_plan = Plan(all_of_them, (4, 5), drained).split({1, 3, 5})
-        assert own_plan == Plan((all_of_them[0], all_of_them[2]), (5,), drained, {2: 20})
+        own_plan = Plan(all_of_them, {4: 44, 5: 55}, drained).split({1, 3, 5})
+        assert own_plan == Plan((all_of_them[0], all_of_them[2]), {5: 55}, drained, {2: 20, 4: 44})
 
 
 @pytest.mark.parametrize(
