@@ -1,4 +1,8 @@
-"""Missing offsets: check the output for records of a partition before it starts without a committed offset."""
+"""
+Missing offsets: check the output for records of a partition before it starts without a committed offset.
+
+`renew` keeps the offset of an idle partition from expiring.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +18,12 @@ from brew.kafka.offsets import committed_by, log_offsets
 from brew.kafka.topics import Topic
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.names import READ_COMMITTED
-from brew.offsets import LogOffsets, SourcePosition
+from brew.offsets import Committed, LogOffsets, SourcePosition
 from brew.planner import PartitionFacts, position_metadata
 from brew.settings import OnMissingPosition, PipelineSettings
 from brew.transaction import Write, transact
 
-_REQUEST_S = 30.0
+_REQUEST_S, _RENEW_S = 30.0, 5.0
 _GRACE_S = 1.0
 """A transaction that hides output for longer than this was left open by a dead or hanging run."""
 _POLL_S = 0.05
@@ -225,5 +229,28 @@ def _fence_and_commit(settings: PipelineSettings, fact: PartitionFacts, offset: 
         metadata = position_metadata(fact.topic_id)
         write = Write(lambda _deadline: None, lambda: offset, metadata, deadline)
         transact(kafka, lambda committed: write if committed is None else None, deadline)
+    finally:
+        kafka.close()
+
+
+def renew(settings: PipelineSettings, fact: PartitionFacts) -> None:
+    """
+    Commit the partition's position again; Kafka deletes it `offsets.retention.minutes` after the last commit.
+
+    Raises:
+        Fenced: an attempt has begun, and commits itself.
+        BrewError: the brokers did not answer; the position is unchanged.
+    """
+    transaction = TransactionSettings(settings.connection, settings.group, settings.transaction_timeout_s)
+    deadline = Deadline(_RENEW_S)
+
+    def unchanged(committed: Committed | None) -> Write | None:
+        if committed is None:
+            return None
+        return Write(lambda _deadline: None, lambda: committed.offset, position_metadata(fact.topic_id), deadline)
+
+    kafka = KafkaTransaction(transaction, fact.topic, fact.partition)
+    try:
+        transact(kafka, unchanged, deadline)
     finally:
         kafka.close()

@@ -20,7 +20,7 @@ from brew.driver import missing_offsets, partitions
 from brew.driver.partitions import OffsetsClient, PartitionSurvey, check_membership, missing_topics
 from brew.driver.run_context import Interval
 from brew.driver.work_planner import WorkPlanner
-from brew.errors import DeadlineExceeded, Refused, Retriable
+from brew.errors import DeadlineExceeded, Fenced, Refused, Retriable
 from brew.kafka.topics import Topic
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.offsets import Committed, LogOffsets, OffsetRange
@@ -258,6 +258,74 @@ def test_what_hides_the_output_holds_back_one_partition(run: Run, monkeypatch: p
     monkeypatch.setattr(partitions, "_OUTPUT_WAIT_S", 1e-9)
     with pytest.raises(Refused, match="offsets-vanished: somebody's transaction hides"):
         run.look()
+
+
+@pytest.fixture
+def renewed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The partitions whose positions were renewed; 3 is fenced meanwhile, and of 4 no broker knows."""
+    done: list[int] = []
+
+    def renew(_settings: PipelineSettings, fact: PartitionFacts) -> None:
+        done.append(fact.partition)
+        for partition, error in ((3, Fenced("an attempt began")), (4, DeadlineExceeded("no answer"))):
+            if fact.partition == partition:
+                raise error
+
+    monkeypatch.setattr(missing_offsets, "renew", renew)
+    return done
+
+
+def test_the_position_of_an_idle_partition_is_committed_again_before_it_expires(
+    monkeypatch: pytest.MonkeyPatch, renewed: list[int]
+) -> None:
+    """Kafka deletes an offset a week after its last commit, also while others of the group move: the run ended."""
+    now = [1000.0]
+    monkeypatch.setattr(partitions, "time", Mock(monotonic=lambda: now[0]))
+    run = Run(monkeypatch, committed={p: Committed(10, "") for p in range(5)})
+    run.cluster.logs = dict.fromkeys(range(5), LogOffsets(0, 10, 10))
+    run.survey.owned = {1, 2, 3, 4}  # 0 is another driver's
+    run.look()
+    now[0] += 3599
+    run.cluster.logs[2] = LogOffsets(0, 11, 11)  # has a record to read, whose commit renews it
+    run.look()
+    assert renewed == []
+    now[0] += 1
+    for _ in range(4):  # one in each look
+        run.look()
+    assert renewed == [1, 3, 4]
+    assert run.view.notes == ["the offset of idle partition 4 could not be renewed: no answer"]
+    now[0] += 60
+    run.cluster.committed[2], run.cluster.committed[4] = Committed(11, ""), Committed(10, "")
+    run.look()
+    run.look()
+    assert renewed == [1, 3, 4, 4]
+    now[0] += 3600
+    run.shared.stop.set()
+    run.look()
+    assert renewed == [1, 3, 4, 4]
+
+
+def test_a_drain_renews_nothing(monkeypatch: pytest.MonkeyPatch, renewed: list[int]) -> None:
+    monkeypatch.setattr(partitions, "_RENEW_S", 0.0)
+    run = Run(monkeypatch, committed={0: Committed(10, ""), 1: Committed(10, "")})
+    run.shared.goals = {0: 10, 1: 10}
+    run.look()
+    assert renewed == []
+
+
+@pytest.mark.parametrize("committed", [7, None])
+def test_a_renewed_position_is_the_one_that_its_transaction_finds(
+    monkeypatch: pytest.MonkeyPatch, committed: int | None
+) -> None:
+    """An older one would repeat records; one that is gone is not made up."""
+    found = None if committed is None else Committed(committed, "")
+    broker = Broker(committed=found)
+    kafka: Any = FakeTransaction(broker)
+    kafka.close = Mock()
+    monkeypatch.setattr(missing_offsets, "KafkaTransaction", lambda *_: kafka)
+    fact = PartitionFacts("in", 0, "id", Committed(5, ""), LogOffsets(0, 7, 7))
+    missing_offsets.renew(SETTINGS, fact)
+    assert (broker.committed and broker.committed.offset, broker.visible()) == (committed, [])
 
 
 def test_the_time_without_brokers_is_no_time_in_which_a_transaction_could_have_ended(
