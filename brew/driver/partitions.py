@@ -168,12 +168,20 @@ def report_blocking_transactions(settings: PipelineSettings, partitions: Sequenc
 
 
 _SURVEY_S = 30.0
-_OUTPUT_WAIT_S = 30.0
-"""After this, an operator has to end a transaction that hides output and is in none of our partitions."""
+_OUTPUT_WAIT_S, _ABORTED_S = 30.0, 15.0
 _BLOCKED_NOTE_S = 5.0
 _OUTPUTS_S = 5.0
 _RENEW_S, _RENEW_AGAIN_S = 3600.0, 60.0
 """After so long without a commit, and after so long since a failure, an idle partition's position is renewed."""
+
+
+def output_wait_s(settings: PipelineSettings) -> float:
+    """
+    Return after how many seconds an operator has to end a transaction that hides output and is in no idle partition.
+
+    One of this group ends before: by its driver, or aborted by the brokers a moment after its time-out.
+    """
+    return max(_OUTPUT_WAIT_S, settings.transaction_timeout_s + _ABORTED_S)
 
 
 def missing_topics(names: Sequence[str]) -> str:
@@ -281,11 +289,11 @@ class PartitionSurvey:
         """Replace clients that have lost the brokers, after a failed survey."""
         self._offsets.replace_if_cut_off()
         if self._output_wait is not None:  # no transaction ends while brokers are away
-            self._output_wait.deadline = Deadline(_OUTPUT_WAIT_S)
+            self._output_wait.deadline = Deadline(output_wait_s(self._settings))
 
     def _resolve(self, unknown: Iterable[PartitionFacts], idle: Iterable[PartitionFacts]) -> None:
         """Find out which of ``unknown`` may start; retry for a while if an open transaction hides output."""
-        output_wait = self._output_wait or missing_offsets.OutputWait(Deadline(_OUTPUT_WAIT_S))
+        output_wait = self._output_wait or missing_offsets.OutputWait(Deadline(output_wait_s(self._settings)))
         try:
             allowed = missing_offsets.resolve(self._settings, unknown, self._topics, idle, output_wait)
         except missing_offsets.HiddenOutputError as hidden:

@@ -53,7 +53,7 @@ def test_a_dead_run_elsewhere_does_not_hold_back_a_partition_that_has_no_positio
 ) -> None:
     """The output has to be looked through; the dead one's next attempt would fence it."""
     die_in_partition_0_before_partition_1_has_a_position(stage)
-    monkeypatch.setattr(partitions, "_OUTPUT_WAIT_S", 1e-9)  # who had to look again would be refused
+    monkeypatch.setattr(partitions, "output_wait_s", lambda _settings: 1e-9)  # who had to look again would be refused
     stage.drain_locally()
     assert stage.committed() == {0: 2, 1: 1}
     assert len(stage.records(stage.names.output)) == 3
@@ -111,7 +111,7 @@ def test_a_look_does_not_fence_what_this_run_is_at_work_on(stage: Stage) -> None
 def test_what_hides_the_output_for_too_long_is_refused_by_name(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody gives us the partition of whoever hangs there; to begin would be a guess."""
     die_in_partition_0_before_partition_1_has_a_position(stage)
-    monkeypatch.setattr(partitions, "_OUTPUT_WAIT_S", 1e-9)
+    monkeypatch.setattr(partitions, "output_wait_s", lambda _settings: 1e-9)
     survey = PartitionSurvey(run_context(stage))
     survey.owned = {1}
     with pytest.raises(Refused, match="an open transaction of another producer hides output"):

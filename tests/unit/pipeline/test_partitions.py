@@ -255,7 +255,7 @@ def test_what_hides_the_output_holds_back_one_partition(run: Run, monkeypatch: p
     assert (facts.keys(), run.all_of_them) == ({0, 1}, True)
     assert run.survey.first_attempt(facts[0])
     run.cluster.hidden = True
-    monkeypatch.setattr(partitions, "_OUTPUT_WAIT_S", 1e-9)
+    monkeypatch.setattr(partitions, "output_wait_s", lambda _settings: 1e-9)
     with pytest.raises(Refused, match="offsets-vanished: somebody's transaction hides"):
         run.look()
 
@@ -332,7 +332,7 @@ def test_the_time_without_brokers_is_no_time_in_which_a_transaction_could_have_e
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an outage of half a minute, the first look that finds a killed run's transaction ended the run."""
-    monkeypatch.setattr(partitions, "_OUTPUT_WAIT_S", 0.05)
+    monkeypatch.setattr(partitions, "output_wait_s", lambda _settings: 0.05)
     run.cluster.hidden = True
     run.look()
     time.sleep(0.1)
@@ -341,6 +341,12 @@ def test_the_time_without_brokers_is_no_time_in_which_a_transaction_could_have_e
     time.sleep(0.1)
     with pytest.raises(Refused, match="offsets-vanished: somebody's transaction hides"):
         run.look()
+
+
+@pytest.mark.parametrize(("timeout_s", "wait_s"), [(60, 75), (900, 915), (1, 30)])
+def test_a_transaction_of_another_partition_of_the_run_may_take_its_time(timeout_s: float, wait_s: float) -> None:
+    """After 30 s it was taken for another producer's, and ended the run, since a new partition had to wait for it."""
+    assert partitions.output_wait_s(replace(SETTINGS, transaction_timeout_s=timeout_s)) == wait_s
 
 
 @pytest.mark.parametrize(
