@@ -11,16 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import click
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
 from brew.acl import advice as denied
-from brew.cli import as_called, bootstrap_option, checked_group, option
+from brew.cli import as_called, bootstrap_option, checked_group, option, printable
 from brew.cluster import ONGOING, PartitionTransaction, Place, ReadBounds, Unknown
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import BrewError, DeadlineExceeded, Refused, UsageError
+from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused, UsageError
 from brew.kafka.clients import admin
 from brew.kafka.cluster import broker_settings
 from brew.kafka.transactions_admin import (
@@ -48,6 +49,7 @@ _LOOK_S = 0.05
 _LONGEST = "transaction.max.timeout.ms"
 _LONGEST_MS = 900_000  # Kafka's default
 _NAMED = 5
+_PANEL_EDGES = 6
 _ENDING_END_S = 30.0
 _ASK_S = 60.0
 _OLDER_THAN_S = 60.0
@@ -92,14 +94,17 @@ class TransactionsSnapshot:
 def examine(connection: Connection, scope: Scope, deadline: Deadline) -> TransactionsSnapshot:
     """Read the open transactions in ``scope`` from partitions and coordinators; `Unsupported` before Kafka 3.0."""
     client = admin(connection)
-    ends, unread_partitions = bounds(client, all_partitions(client, scope.topics, deadline), deadline)
+    ends, unread = bounds(client, all_partitions(client, scope.topics, deadline), deadline)
     held_back = sorted(place for place, bound in ends.items() if bound.held)
-    unavailable = [f"{topic}[{p}]: {reason}" for (topic, p), reason in sorted(unread_partitions.items())]
     settings = broker_settings(client, deadline)
     longest = _LONGEST_MS if isinstance(settings, Unknown) else int(settings.get(_LONGEST, _LONGEST_MS))
     groups_there: Mapping[str, Mapping[Place, int]] = {}
     with open_transactions_admin(connection, deadline) as transactions:
-        found = _diagnosed(transactions, held_back, AgeLimits(scope.older_than_s, longest))
+        found, refused = _diagnosed(transactions, held_back, AgeLimits(scope.older_than_s, longest))
+        for place, why in refused.items():
+            lacks = denied(why, connection.user, {"topic": place[0]}, connection.source)
+            unread[place] = f"{why}; {lacks}" if lacks else why
+        unavailable = [f"{topic}[{p}]: {reason}" for (topic, p), reason in sorted(unread.items())]
         cases = [case for case in found if _within(case, scope)]
         places = {held.place for case in cases for held in case.holds}
         places |= {case.position[1] for case in cases if case.position is not None}
@@ -111,7 +116,7 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
                 unavailable += _unanswered_coordinators(unanswered)
             except BrewError as error:
                 unavailable.append(str(error))
-    return TransactionsSnapshot(tuple(cases), ends, groups_there, tuple(unavailable), len(unread_partitions))
+    return TransactionsSnapshot(tuple(cases), ends, groups_there, tuple(unavailable), len(unread))
 
 
 def _groups_to_ask(names: Collection[str], cases: Iterable[Diagnosis], most_groups: int) -> tuple[list[str], list[str]]:
@@ -137,14 +142,33 @@ def _within(case: Diagnosis, scope: Scope) -> bool:
     return not scope.topics or bool(case.holds) or touched
 
 
-def _diagnosed(transactions: TransactionsAdmin, held_back: list[Place], age_limits: AgeLimits) -> list[Diagnosis]:
-    """Ask the leaders, then the coordinators, then the leaders again to confirm those that appear to be hanging."""
-    held = transactions.held(held_back) if held_back else []
+def _diagnosed(
+    transactions: TransactionsAdmin, held_back: list[Place], age_limits: AgeLimits
+) -> tuple[list[Diagnosis], dict[Place, str]]:
+    """
+    Ask the leaders, then the coordinators, then the leaders again to confirm those that appear to be hanging.
+
+    Returns also the partitions that could not be asked, with the reason.
+    """
+    held, refused = _held(transactions, held_back)
     known = {transaction.transactional_id: transaction for transaction in transactions.ongoing()}
     by_producer = transactions.of_producers(transaction.producer_id for transaction in held)
     known |= {transaction.transactional_id: transaction for transaction in by_producer}
     cases = hanging.diagnose(held, known.values(), age_limits, int(time.time() * 1000))
-    return hanging.confirm_hanging(cases, transactions.held(held_back) if held_back else [])
+    asked = [place for place in held_back if place not in refused]
+    return hanging.confirm_hanging(cases, transactions.held(asked) if asked else []), refused
+
+
+def _held(transactions: TransactionsAdmin, places: list[Place]) -> tuple[list[PartitionTransaction], dict[Place, str]]:
+    """Ask the leaders; a partition that they refuse, as for a missing right, hides no other's transactions."""
+    try:
+        return (transactions.held(places) if places else []), {}
+    except KafkaFailure as error:
+        if len(places) == 1:
+            return [], {places[0]: str(error)}
+    middle = len(places) // 2
+    (first, why), (second, also) = (_held(transactions, half) for half in (places[:middle], places[middle:]))
+    return first + second, why | also
 
 
 def abort_transaction(connection: Connection, case: Diagnosis, deadline: Deadline) -> bool:
@@ -232,13 +256,14 @@ def row(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> dict
 
 
 def render(snapshot: TransactionsSnapshot, bootstrap: str) -> list[RenderableType]:
-    notes = (Text(f"unavailable: {note}", "cyan") for note in snapshot.unavailable)
+    notes = (Text(f"unavailable: {printable(note)}", "cyan") for note in snapshot.unavailable)
     cases = (_panel(case, snapshot, bootstrap) for case in snapshot.cases)
     return [*cases, *notes] or [Text("no open transaction found")]
 
 
 def _panel(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> Panel:
-    facts = row(case, snapshot, bootstrap)
+    """Draw a transaction; ids and groups may have any characters, so those that control the terminal are escaped."""
+    facts, title = row(case, snapshot, bootstrap), f"{case.kind.value}: {printable(case.names[0])}"
     age = "" if case.age_s is None else f", open for {case.age_s:.0f} s (timeout {facts['timeout_s']:g} s)"
     lines = [Text(case.why), Text(f"producer {case.producer_id}, epoch {case.producer_epoch}{age}")]
     if case.owner is not None:
@@ -257,8 +282,10 @@ def _panel(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> P
     if case.kind is Kind.HANGING:
         lines += [Text(f"Kafka's own command: {command}") for command in facts["commands"]]
     lines.append(Text(f"after an abort: {facts['read_again']}"))
-    style = _STYLES[case.kind]
-    return Panel(Group(*lines), title=Text(f"{case.kind.value}: {case.names[0]}", style), title_align="left")
+    if cell_len(title) > Console().width - _PANEL_EDGES:  # the title is cut off
+        lines.insert(0, Text(title))
+    whole = Group(*(Text(printable(line.plain)) for line in lines))
+    return Panel(whole, title=Text(title, _STYLES[case.kind]), title_align="left")
 
 
 @dataclass
@@ -427,11 +454,11 @@ def _abort_selected(
         return hanging.reprocessed_after_abort(case, snapshot.groups)
 
     def agreed(case: Diagnosis) -> bool:
-        return yes or click.confirm(f"abort {case.names[0]}? {note(case)}")
+        return yes or click.confirm(printable(f"abort {case.names[0]}? {note(case)}"))
 
     def print_outcome(case: Diagnosis, outcome: str) -> None:
         if not as_json:
-            show(Text(f"{case.names[0]}: {outcome}" + (f"; {note(case)}" if outcome == ENDED else "")))
+            show(Text(printable(f"{case.names[0]}: {outcome}" + (f"; {note(case)}" if outcome == ENDED else ""))))
 
     report = abort_transactions(connection, picked, agreed, print_outcome)
     for case in snapshot.cases:
@@ -461,4 +488,4 @@ def _advise(unhealthy: list[Diagnosis], doubts: list[str]) -> None:
         f"`brew doctor --abort --transaction {first}`; an owner that still runs would be fenced. "
         "`brew doctor --abort --all` aborts all that are hanging or past their timeout"
     )
-    show(Text(as_called(lines)))
+    show(Text(printable(as_called(lines))))

@@ -93,7 +93,7 @@ def _copies(rows: Iterable[dict[str, Any]]) -> Table:
 def _transaction(row: dict[str, Any]) -> str:
     if row["fate"] in {"plain", "unknown"}:
         return "none" if row["fate"] == "plain" else "-"
-    lines = [row["transactional_id"] or "", f"producer {row['producer_id']}, epoch {row['producer_epoch']}"]
+    lines = [printable(row["transactional_id"] or ""), f"producer {row['producer_id']}, epoch {row['producer_epoch']}"]
     if row["range"] is not None:
         start, until = row["range"]
         lines.append(f"input range up to {until}" if start is None else f"input range [{start}, {until})")

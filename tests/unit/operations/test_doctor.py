@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from brew.cli import exit_code_of
-from brew.cluster import ONGOING, CoordinatorTransaction, PartitionTransaction, ReadBounds
+from brew.cli import exit_code_of, printable
+from brew.cluster import ONGOING, CoordinatorTransaction, PartitionTransaction, Place, ReadBounds
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import DeadlineExceeded
+from brew.errors import DeadlineExceeded, Fatal
 from brew.names import ExitCode, SinkTransactionalId, TransactionalId
 from operations import doctor, hanging_transactions
 from operations.hanging_transactions import AgeLimits, Diagnosis, Kind, diagnose, select_to_abort
@@ -315,3 +319,50 @@ def test_a_command_to_run_next_can_be_copied_whatever_the_names_are(capsys: pyte
     view: Any = SimpleNamespace(names=SimpleNamespace(bootstrap="k:1", input="in", group="a b; ls"))
     row: Any = SimpleNamespace(state="stuck")
     assert page.command(row, view) == "brew lag --bootstrap k:1 --input in --group 'a b; ls'"
+
+
+def test_a_partition_that_may_not_be_read_hides_no_others_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader refuses a whole request for one topic without Read; the refusal names the right."""
+
+    class Leaders:
+        def held(self, places: list[Place]) -> list[PartitionTransaction]:
+            if any(topic == "secret" for topic, _ in places):
+                raise Fatal("describe producers: [Error 29] TopicAuthorizationFailedError")
+            return [replace(HELD, topic=topic, partition=partition) for topic, partition in places]
+
+        def ongoing(self) -> list[CoordinatorTransaction]:
+            return []
+
+        def of_producers(self, _ids: object) -> list[CoordinatorTransaction]:
+            return [known("Empty")]
+
+        def readers(self, *_what: object) -> tuple[dict[str, Any], dict[str, str]]:
+            return {}, {}
+
+    places = [("out", 0), ("out", 1), ("secret", 0), ("t", 0)]
+    monkeypatch.setattr(doctor, "admin", lambda _connection: None)
+    monkeypatch.setattr(doctor, "all_partitions", lambda *_what: places)
+    monkeypatch.setattr(doctor, "bounds", lambda *_what: (dict.fromkeys(places, ReadBounds(3, 9)), {}))
+    monkeypatch.setattr(doctor, "broker_settings", lambda *_what: {})
+    monkeypatch.setattr(doctor, "groups", lambda *_what: [])
+    monkeypatch.setattr(doctor, "open_transactions_admin", lambda *_what: nullcontext(Leaders()))
+    found = doctor.examine(Connection("k:1"), doctor.Scope(), Deadline(5))
+    assert sorted(hold.place for one in found.cases for hold in one.holds) == [("out", 0), ("out", 1), ("t", 0)]
+    (note,) = found.unavailable
+    assert (found.unread, "secret[0]: describe producers" in note, "lacks Read on topic secret" in note) == (
+        1,
+        True,
+        True,
+    )
+
+
+@pytest.mark.parametrize("width", ["40", "200"])
+def test_an_id_can_not_control_the_terminal_and_is_shown_in_full(width: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever may begin a transaction chooses its id; at 40 columns, the panel's title had only the begin of it."""
+    monkeypatch.setenv("COLUMNS", width)
+    name = "x\x1b[2J\r" + "-long" * 9
+    snapshot = replace(NOTHING, cases=(case(Kind.LINGERING, named(name)),), groups={"a\x1b[1m": {("out", 2): 90}})
+    Console(file=(out := io.StringIO()), width=int(width)).print(*doctor.render(snapshot, "k:1"))
+    text = out.getvalue()
+    assert ("\x1b" in text, "\r" in text) == (False, False)
+    assert printable(name) in re.sub(r"[\s│]", "", text)
