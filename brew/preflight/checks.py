@@ -225,7 +225,9 @@ def members(name: str, membership: GroupFacts | Unknown) -> Finding:
     if not membership.members:
         why = "only this pipeline commits offsets"
         return Finding("group-members", "none", "none", setting, why, Severity.OK)
-    named = ", ".join(membership.members[:_MOST_NAMED]) + (" ..." if len(membership.members) > _MOST_NAMED else "")
+    # A client chooses its id, which may have characters that control the terminal.
+    first = [one if one.isprintable() else repr(one) for one in membership.members[:_MOST_NAMED]]
+    named = ", ".join(first) + (" ..." if len(membership.members) > _MOST_NAMED else "")
     why = "a member commits its own offsets in this group: records would be skipped or duplicated"
     return Finding("group-members", f"{len(membership.members)}: {named}", "none", setting, why, Severity.UNSAFE)
 

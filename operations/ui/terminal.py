@@ -37,15 +37,21 @@ _FIXED, _WIDE, _NARROW = 78, 100, 24
 _LEAST = 70  # below, a column of each kind would lose its numbers and names
 _KEPT = ("p", "state", "to read", "position")
 _TRANSACTIONS = 6
+_AROUND, _LEAST_ROWS = 3, 3  # lines around the table's rows, and its own least
 _SPARK = 16
 
 
 def screen(view: View, width: int, height: int) -> Group:
     """Return as much as fits: unhealthy partitions first, and the number of those left out."""
-    head = list(_head(view, width))
-    tail = list(_foot(view, height))
-    room = max(3, height - len(head) - len(tail) - 3)
-    return Group(*head, _table(view, width, room), *tail)
+    head, console = list(_head(view, width)), Console(width=width)
+    room = height - len(head) - _AROUND
+    tail: list[Text] = []
+    for text in _foot(view, height):
+        if (left := room - len(text.wrap(console, width))) < _LEAST_ROWS:
+            break
+        room = left
+        tail.append(text)
+    return Group(*head, _table(view, width, max(_LEAST_ROWS, room)), *tail)
 
 
 def _head(view: View, width: int) -> Iterator[Text]:

@@ -17,7 +17,7 @@ from brew.kafka.cluster import ahead_s
 from brew.offsets import Committed, LogOffsets
 from brew.planner import PartitionFacts, position_metadata
 from brew.preflight import NAMES, POSITION_NAMES, Finding, Severity, allowed, enforce
-from brew.preflight.checks import positions, run_checks, transaction_version
+from brew.preflight.checks import members, positions, run_checks, transaction_version
 from brew.preflight.timeouts import TimeoutChain, chain_text, check_chain, explained, skew
 from brew.settings import ClaimsSettings, DirectSettings, PipelineSettings, ProfilesSettings, Reader, SparkSettings
 
@@ -332,3 +332,8 @@ def test_beside_the_chain_stands_what_this_run_has() -> None:
 def test_a_clock_is_ahead_or_behind_only_outside_of_question_and_answer(there_ms: int, ahead: float) -> None:
     """The way there and back is not mistaken for a wrong clock; milliseconds are cut off there."""
     assert ahead_s(there_ms, 100.0, 100.4) == pytest.approx(ahead)
+
+
+def test_a_members_client_id_does_not_control_the_terminal() -> None:
+    finding = members("in", GroupFacts("stable", ("c@host", "\x1b[2J@host"), ALL))
+    assert finding.value == "2: c@host, '\\x1b[2J@host'"

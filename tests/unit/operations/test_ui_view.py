@@ -505,3 +505,13 @@ def test_the_badge_says_live_only_while_every_source_answers() -> None:
     badges = [str(parts(view_of(answers, now_s=now_s))["badge"]) for answers, now_s in given]
     for word, badge in zip((">live<", "stale: Kafka", "stale: Kafka", ">connecting<"), badges, strict=True):
         assert (word in badge, ">live<" in badge) == (True, word == ">live<")
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 24), (80, 24), (40, 12), (200, 50)])
+def test_sentences_that_wrap_do_not_push_each_other_off_the_screen(width: int, height: int) -> None:
+    """At 80 columns, those of blocked partitions took five lines too many, and the terminal showed "..." for them."""
+    held = open_transaction(0, "a-very-long-transactional-id-of-somebody:upstream.orders.v1:17")
+    view = view_of(PollResults(flow(*(snapshot(p, 10, 10, 22, holders=held) for p in range(30))), tails()))
+    Console(file=(out := io.StringIO()), width=width, height=height).print(screen(view, width, height))
+    lines = out.getvalue().splitlines()
+    assert (len(lines) <= height, any("partition 0 blocked" in line for line in lines)) == (True, height > 12)
