@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from harness.pipeline import DrainView, Stage, until
 
+from brew.driver import missing_offsets, partitions
 from brew.driver import run as running
 from brew.driver.run_context import RunProgress
 from brew.errors import Refused
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
+from brew.settings import PipelineSettings
 
 ORDERS = 20
 ORDER = (0, b"gold-1", b'{"customer_id": "c-1"}')
@@ -41,13 +45,13 @@ class Moments(RunProgress):
             self.on_seen()
 
 
-def follow(stage: Stage, reader: str, progress: RunProgress) -> None:
-    """`run --master none --follow` in this thread, with `run`'s own parts."""
+def follow(stage: Stage, reader: str, progress: RunProgress, stop: threading.Event | None = None) -> None:
+    """`run --master none --follow` in this thread, with `run`'s own parts, for 90 s at most."""
     preflight = running.check(stage.settings("--master", "none", "--reader", reader, "--follow", "--lanes", "1"))
-    stop = threading.Event()
+    stop = stop or threading.Event()
     shared = running.create_context(preflight, stop, progress, DrainView())
     runner, workers = running.create_workers(preflight, shared)
-    timer = threading.Timer(30, stop.set)
+    timer = threading.Timer(90, stop.set)
     timer.start()
     try:
         running.run_loops(shared, runner, workers)
@@ -76,3 +80,32 @@ def test_offsets_that_vanish_behind_a_first_commit_are_refused(stage: Stage, rea
     assert progress.acted == [moment]
     assert stage.outputs() == ORDERS
     stage.nothing_open()
+
+
+@pytest.mark.parametrize("reader", ["connector", "direct"])
+def test_positions_of_idle_partitions_are_renewed_and_no_record_is_lost_or_repeated(
+    stage: Stage, reader: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition's offset expires a week after its own last commit, however much the others of its group commit."""
+    renew, renewed = missing_offsets.renew, Counter[int]()
+
+    def counted(settings: PipelineSettings, fact: PartitionFacts) -> None:
+        renew(settings, fact)
+        renewed[fact.position] += 1
+
+    monkeypatch.setattr(partitions, "_RENEW_S", 0.2)
+    monkeypatch.setattr(missing_offsets, "renew", counted)
+    stage.create(1)
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(follow, stage, reader, Moments(), stop)
+        try:
+            for position in (ORDERS, 2 * ORDERS, 3 * ORDERS):
+                stage.seed(ORDERS)
+                until(lambda position=position: renewed[position] >= 2, "two renewals", 30)
+        finally:
+            stop.set()
+        following.result(30)
+    assert stage.committed() == {0: 3 * ORDERS}
+    stage.nothing_open()
+    stage.proven(inputs=3 * ORDERS, outputs=3 * ORDERS)
