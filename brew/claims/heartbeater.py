@@ -297,6 +297,11 @@ class StandBy:
         return self._heartbeater.owners.get(WHOLE_TOPIC)
 
     @property
+    def last_error(self) -> str | None:
+        """As `Heartbeater.last_error`."""
+        return self._heartbeater.last_error
+
+    @property
     def token(self) -> int | None:
         """The fencing token; None while this process is not the leader."""
         holding = self._heartbeater.held().get(WHOLE_TOPIC)

@@ -13,7 +13,7 @@ from brew.claims.heartbeater import ClaimedOwnership, Heartbeater, StandBy
 from brew.claims.member import Membership
 from brew.driver.limits import GiveUpPolicy
 from brew.driver.run import PreflightResult, check, crash_on_purpose, create_context, create_workers, run_loops
-from brew.driver.run_context import ProgressView, RunContext, RunProgress
+from brew.driver.run_context import Interval, ProgressView, RunContext, RunProgress
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure
 from brew.kafka.claims_log import ClaimsLog
 from brew.names import ExitCode
@@ -23,7 +23,7 @@ from brew.settings import ClaimsSettings, PipelineSettings
 if TYPE_CHECKING:
     from brew.driver.warm_up import WarmSpark
 
-_POLL_S = 0.02
+_POLL_S, _FAILING_S = 0.02, 60.0
 
 
 class Leadership(Protocol):
@@ -31,6 +31,8 @@ class Leadership(Protocol):
 
     @property
     def owner(self) -> str | None: ...
+    @property
+    def last_error(self) -> str | None: ...
     def wait(self, stop: threading.Event, meanwhile: Callable[[], None] = ...) -> bool: ...
     def holds(self) -> bool: ...
     def leave(self) -> None: ...
@@ -122,10 +124,14 @@ class Driver:
     def wait(self, leadership: Leadership) -> bool:
         """Wait for leadership, reporting the current leader; False if the run was stopped."""
         announced: str | None = None
-        warm = False
+        warm, failing = False, Interval(_FAILING_S)
 
         def meanwhile() -> None:
-            nonlocal announced, warm
+            nonlocal announced, warm, failing
+            if leadership.last_error is None:
+                failing = Interval(_FAILING_S)
+            elif failing.due():
+                self.view.note(f"{self.name} can't take over, trying again: {leadership.last_error}")
             if self.warm_spark is not None:
                 self.warm_spark.keep()
                 if self.warm_spark.warm and announced and not warm:

@@ -44,6 +44,7 @@ class FakeLeadership:
     log: list[str] = field(default_factory=list)
     held: bool = True
     owner: str | None = None
+    last_error: str | None = None
     failure: Exception | None = None
 
     def __enter__(self) -> Self:
@@ -206,6 +207,21 @@ def test_who_waits_tells_once_who_works_and_that_it_is_warm(scene: Scene) -> Non
     thread.join(5)
     assert answers == [True]
     assert scene.view.notes[1:] == ["me stands by, second works", "me is warm", "me works, after second"]
+
+
+def test_who_waits_and_could_not_take_over_says_so(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that lost its right to the claims topic waited for ever, without a word. A moment's failure is no news."""
+    monkeypatch.setattr(coordination, "_FAILING_S", 0.3)
+    scene.leadership.held = False
+    thread, _ = in_background(lambda: scene.driver.wait(scene.leadership))
+    for error in ("a moment", None, "no Write on the claims topic"):
+        scene.leadership.last_error = error
+        time.sleep(0.1)
+    expected = "me can't take over, trying again: no Write on the claims topic"
+    until(lambda: len(scene.view.notes) > 1, "the note, and its repetition")
+    scene.driver.stop.set()
+    thread.join(5)
+    assert set(scene.view.notes) == {expected}
 
 
 def test_turns_are_taken_until_the_work_is_done() -> None:
