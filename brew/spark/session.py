@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -219,9 +220,7 @@ def _new_context(settings: SparkSettings, compilers: Compilers) -> SparkContext:
 def _ship(context: SparkContext, settings: SparkSettings, *, local: bool) -> None:
     """Send tasks what they import; local tasks find our packages where the driver does."""
     if not local:
-        archive = package_archive(settings.packages)
-        atexit.register(shutil.rmtree, Path(archive).parent, ignore_errors=True)  # served from there while Spark runs
-        context.addPyFile(archive)
+        context.addPyFile(_kept_archive(settings.packages))
     add_py_files(context, settings.py_files)
 
 
@@ -340,6 +339,14 @@ def _release_accumulators(context: SparkContext) -> None:
     context._accumulatorServer = None  # noqa: SLF001 - as `context.stop` leaves it
     server.handle_error = lambda *_: None  # the JVM may close their connection first
     threading.Thread(target=server.shutdown, name="accumulators", daemon=True).start()
+
+
+@functools.cache
+def _kept_archive(packages: tuple[str, ...]) -> str:
+    """Return the same archive for all runs of this process: Spark serves it from there until the process ends."""
+    archive = package_archive(packages)
+    atexit.register(shutil.rmtree, Path(archive).parent, ignore_errors=True)
+    return archive
 
 
 def package_archive(packages: Iterable[str]) -> str:

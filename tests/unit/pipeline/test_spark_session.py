@@ -217,6 +217,16 @@ def test_a_submit_leaves_nothing_in_the_temporary_folder(tmp_path: Path, monkeyp
     assert [str(one) for one in cache.rglob("*") if one.is_file()] == sorted(paths)
 
 
+def test_runs_of_one_process_send_executors_one_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each left half a megabyte in the temporary folder of a process that drains every minute."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    context = Mock()
+    for _ in range(3):
+        session._ship(context, SparkSettings("spark://h:1", None, {}, packages=("examples",)), local=False)
+    assert len(list(tmp_path.iterdir())) == 1
+    assert len({str(call) for call in context.addPyFile.call_args_list}) == 1
+
+
 Work = Callable[[], None]
 KeepWarm = Callable[[Work], tuple[WarmSpark, list[str], threading.Thread]]
 
