@@ -25,7 +25,7 @@ from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts, Plan
 from brew.range_transaction import Rows
 from brew.readers.direct.messages import reportable
-from brew.readers.direct.worker import rows_of
+from brew.readers.direct.worker import rows_of, whole_attempt
 from brew.transaction_sizing import TransactionSize
 from brew.transformation import Transformation
 
@@ -146,7 +146,8 @@ class LocalEngine:
         return {partition: future.result() for partition, future in futures.items()}
 
     def _attempt(self, offered: OffsetRange, job: Job) -> Outcome:
-        return reportable(attempt(job.offers[offered.partition], self._rows(offered, job.transaction.timeout_s), job))
+        rows = self._rows(offered, job.transaction.timeout_s)
+        return reportable(whole_attempt(job.offers[offered.partition], rows, job))
 
     def _rows(self, offered: OffsetRange, timeout_s: float) -> Iterator[Rows]:
         reader = self._readers.get(offered.partition)

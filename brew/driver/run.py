@@ -53,7 +53,8 @@ def run_loops(shared: RunContext, runner: Runner, workers: Sequence[WorkLoop]) -
     def guarded(worker: WorkLoop) -> None:
         try:
             worker.run()
-        except Exception as error:  # noqa: BLE001 - passed to the main thread
+        except BaseException as ended:  # noqa: BLE001 - passed to the main thread; a thread that is gone is not drained
+            error = ended if isinstance(ended, Exception) else RuntimeError(f"a thread ended by {type(ended).__name__}")
             if not shared.stop.is_set() or isinstance(error, BrewError):
                 errors.append(error)
                 shared.progress.fatal(str(error))

@@ -11,7 +11,7 @@ import math
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -314,20 +314,26 @@ class _PartitionWorker:
         job = Job({}, settings.transaction, settings.transformation, settings.journal, settings.traced)
         self.begun()
         spec = AttemptSpec(offered, self.grant.targets, first_time, crash, records.reached, records.waiting)
-        try:
-            return attempt(spec, records, job)
-        except OSError as error:  # of the journal, whose disk may be full: `attempt` handles all others
-            detail = f"{type(error).__name__}: {error}; --journal is {settings.journal}"
-            return Outcome(offered.partition, offered.start, offered.until, Status.FAILED, detail=detail)
-        except BaseException as error:  # noqa: BLE001 - `attempt` handles every Exception; no signal arrives in a thread
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            text = text_of(error)
-            detail = (
-                f"transform-failed: the transformation raised {type(error).__name__}{text and f': {text}'} "
-                f"({Path(frame.filename).name}, line {frame.lineno}); raise an Exception instead; nothing of {offered} "
-                "is visible"
-            )
-            return Outcome(offered.partition, offered.start, offered.until, Status.TRANSFORM_FAILED, detail=detail)
+        return whole_attempt(spec, records, job)
+
+
+def whole_attempt(spec: AttemptSpec, batches: Iterable[Rows], job: Job) -> Outcome:
+    """Return the outcome of `attempt` in a thread, whatever ended it: else the thread would end without a word."""
+    offered = spec.offered
+    try:
+        return attempt(spec, batches, job)
+    except OSError as error:  # of the journal, whose disk may be full: `attempt` handles all others
+        detail = f"{type(error).__name__}: {error}; --journal is {job.journal}"
+        return Outcome(offered.partition, offered.start, offered.until, Status.FAILED, detail=detail)
+    except BaseException as error:  # noqa: BLE001 - `attempt` handles every Exception; no signal arrives in a thread
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        text = text_of(error)
+        detail = (
+            f"transform-failed: the transformation raised {type(error).__name__}{text and f': {text}'} "
+            f"({Path(frame.filename).name}, line {frame.lineno}); raise an Exception instead; nothing of {offered} "
+            "is visible"
+        )
+        return Outcome(offered.partition, offered.start, offered.until, Status.TRANSFORM_FAILED, detail=detail)
 
 
 def read_ahead(total_bytes: int, share: int, readers: int) -> tuple[int, int]:

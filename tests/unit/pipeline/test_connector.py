@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import weakref
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -32,6 +33,7 @@ from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
 from brew.readers import connector
 from brew.readers.connector import SMALL_RECORD_BYTES, SMALL_RECORDS, RecordSizes, headers_of
+from brew.readers.direct import worker as direct_worker
 from brew.readers.direct.worker import rows_of
 from brew.settings import Limits
 from brew.sink import batch
@@ -117,7 +119,7 @@ def test_an_outcome_comes_back_whatever_the_exception_of_a_function_says(monkeyp
     raised = Outcome(3, 7, 8, Status.TRANSFORM_FAILED, detail="raised ValueError: \udcff")
     settings = TransactionSettings(Connection("none:1"), "group", 60.0)
     job = Job({3: Mock()}, settings, OrderEnrichment(Limits()))
-    for module in (connector, micro_batches):
+    for module in (connector, direct_worker):
         monkeypatch.setattr(module, "attempt", lambda *_: raised)
     monkeypatch.setattr(connector.TaskContext, "get", lambda: Mock(attemptNumber=lambda: 0))
     (answer,) = connector.task(job)(iter([pa.record_batch({"partition": [3]})]))
@@ -125,6 +127,28 @@ def test_an_outcome_comes_back_whatever_the_exception_of_a_function_says(monkeyp
     engine = micro_batches.LocalEngine(settings.connection, "group", 4, OrderEnrichment(Limits()))
     assert engine.execute([OffsetRange("in", 3, 7, 8)], job)[3].detail == "raised ValueError: ?"
     engine.close()
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "says"),
+    [
+        (CancelledError(), Status.TRANSFORM_FAILED, "the transformation raised CancelledError"),
+        (KeyboardInterrupt(), Status.TRANSFORM_FAILED, "the transformation raised KeyboardInterrupt"),
+        (OSError(28, "No space left on device"), Status.FAILED, "No space left on device; --journal is None"),
+    ],
+)
+def test_whatever_ends_an_attempt_without_spark_is_an_outcome(
+    monkeypatch: pytest.MonkeyPatch, raised: BaseException, status: Status, says: str
+) -> None:
+    """Its lane's thread ended without a word, and the drain with 0, as if all had been read."""
+    monkeypatch.setattr(direct_worker, "attempt", Mock(side_effect=raised))
+    settings = TransactionSettings(Connection("none:1"), "group", 60.0)
+    engine = micro_batches.LocalEngine(settings.connection, "group", 4, OrderEnrichment(Limits()))
+    job = Job({3: Mock(offered=OffsetRange("in", 3, 7, 8))}, settings, OrderEnrichment(Limits()))
+    outcome = engine.execute([OffsetRange("in", 3, 7, 8)], job)[3]
+    engine.close()
+    assert (outcome.status, outcome.start, outcome.until) == (status, 7, 8)
+    assert says in outcome.detail
 
 
 def test_a_function_can_not_change_the_headers_that_it_was_given() -> None:

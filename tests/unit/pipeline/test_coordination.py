@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from asyncio import CancelledError
 from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -77,7 +78,7 @@ class FakeWorkers:
     stubborn: bool = False
     shared: RunContext | None = None
     began: threading.Event = field(default_factory=threading.Event)
-    error: Refused | None = None
+    error: BaseException | None = None
 
     def run(self) -> None:
         self.shared.running[0] = OffsetRange("in", 0, 0, 1)
@@ -190,6 +191,14 @@ def test_a_crash_on_purpose_does_not_give_up_leadership(scene: Scene, monkeypatc
     with pytest.raises(GeneratorExit):
         scene.driver.work(scene.leadership)
     assert scene.leadership.log[0] == "dead"
+
+
+@pytest.mark.parametrize("raised", [CancelledError(), SystemExit(0), ValueError("a bug")])
+def test_a_run_whose_thread_has_ended_is_not_drained(scene: Scene, raised: BaseException) -> None:
+    """What is no `Exception` ended the thread alone: the run ended with 0, and left its records."""
+    scene.workers.error = raised
+    with pytest.raises((RuntimeError, ValueError), match=r"a thread ended by|a bug"):
+        scene.driver.work(scene.leadership)
 
 
 def test_who_waits_tells_once_who_works_and_that_it_is_warm(scene: Scene) -> None:
