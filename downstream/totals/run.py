@@ -19,7 +19,7 @@ from brew.kafka.clients import AdminClient, admin, consumer, is_cut_off, reach
 from brew.kafka.cluster import broker_watch
 from brew.kafka.log_reader import LogRecord, RangeReader
 from brew.kafka.offsets import committed, log_offsets
-from brew.kafka.topics import Topic
+from brew.kafka.topics import Topic, describe
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.names import READ_UNCOMMITTED, quantity
 from brew.observability.counters import Ending
@@ -28,7 +28,14 @@ from brew.observability.status import Phase
 from brew.offsets import LogOffsets
 from downstream.totals.stages import Aggregate, AttemptResult, Source, Split, StageTask, advance
 from downstream.totals.state_store import Store, wait_until_stable
-from downstream.totals.topics import Topics, TotalsSettings, ensured, require_within
+from downstream.totals.topics import (
+    Topics,
+    TotalsSettings,
+    ensured,
+    require_same_layout,
+    require_same_topics,
+    require_within,
+)
 
 _REACH_S = 12.0
 _ASK_S = 30.0
@@ -56,12 +63,17 @@ class RunResult:
 
 @dataclass
 class _Stage:
-    """One topic's partitions and their tasks; ``seen``: committed offsets, ``goal``: where a drain ends."""
+    """
+    One topic's partitions and their tasks; ``seen``: committed offsets, ``goal``: where a drain ends.
+
+    ``layout``: committed with the offsets (`Topics.layout`).
+    """
 
     topic: Topic
     tasks: Mapping[int, StageTask]
     seen: dict[int, int] = field(default_factory=dict)
     goal: dict[int, int] | None = None
+    layout: str = ""
 
 
 class Run:
@@ -101,7 +113,9 @@ class Run:
         reach(self._settings.connection, Deadline(_REACH_S))
         self._open_clients()
         try:
-            topics = ensured(self._admin, self._settings, Deadline(_ASK_S))
+            self._topics = topics = ensured(self._admin, self._settings, Deadline(_ASK_S))
+            known = committed(self._asking, topics.deltas.name, range(topics.deltas.partitions), Deadline(_ASK_S))
+            require_same_layout(self._settings, topics, known.values())
             first, second = self._stages(topics)
             if not follow:
                 first.goal = {p: log.last_stable for p, log in self._logs(first).items()}
@@ -146,7 +160,7 @@ class Run:
         for p in range(topics.deltas.partitions):
             self._stores[p] = self._store_of(p, topics.changelog)
             aggregate[p] = Aggregate(self._settings, self._client, p, self._stores[p], self._restored)
-        return _Stage(topics.input, split), _Stage(topics.deltas, aggregate)
+        return _Stage(topics.input, split), _Stage(topics.deltas, aggregate, layout=topics.layout)
 
     def _restored(self, partition: int, records: int, seconds: float) -> None:
         with self._lock:
@@ -182,6 +196,8 @@ class Run:
         try:
             known = committed(self._asking, stage.topic.name, stage.tasks, Deadline(_ASK_S))
             logs = self._logs(stage)
+            if any(log.last_stable > stage.seen.get(p, -1) for p, log in logs.items()):
+                self._check_topics()
         except (KafkaFailure, DeadlineExceeded) as error:
             self._recorder.unanswered(str(error))
             self._replace_if_cut_off()
@@ -198,7 +214,7 @@ class Run:
             until = min(log.last_stable, start + self._settings.max_offsets)
             if stage.goal is not None:
                 until = min(until, stage.goal[p])
-            source = Source(stage.topic.name, stage.topic.topic_id, p, log)
+            source = Source(stage.topic.name, stage.topic.topic_id, p, log, stage.layout)
             if start > log.last_stable:
                 self._wait_for_log(source, start)
                 waiting += 1
@@ -209,6 +225,11 @@ class Run:
         for attempt in attempts:
             attempt.result()
         return len(attempts) + waiting
+
+    def _check_topics(self) -> None:
+        """Check the group's own topics before each round: what a stage sent to a new partition is never added."""
+        own = self._topics.deltas, self._topics.changelog, self._topics.output
+        require_same_topics(self._topics, describe(self._admin, [topic.name for topic in own], Deadline(_ASK_S)))
 
     def _wait_for_log(self, source: Source, start: int) -> None:
         """Refuse a log that ends before the group's offset; a broker that has lost its leadership may say so."""

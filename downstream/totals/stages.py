@@ -254,12 +254,13 @@ Reader = Callable[[int, int], Iterable[list[LogRecord]]]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The partition to read, and its log's offsets when this attempt was planned."""
+    """The partition to read, its log's offsets when this attempt was planned, and what is committed with its offset."""
 
     topic: str
     topic_id: str
     partition: int
     log: LogOffsets
+    layout: str = ""
 
     def __str__(self) -> str:
         return f"{self.topic}[{self.partition}]"
@@ -316,7 +317,7 @@ def advance(
             work.take(batch)
             result = replace(result, records=result.records + len(batch))
         produce = partial(_produce_all, work, until, kafka, crash, source)
-        return Write(produce, lambda: until, start.metadata(source.topic_id), Deadline(timeout_s))
+        return Write(produce, lambda: until, start.metadata(source.topic_id, source.layout), Deadline(timeout_s))
 
     try:
         if transact(kafka, decide, Deadline(timeout_s), may_crash):

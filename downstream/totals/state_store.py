@@ -317,8 +317,8 @@ def restore(
         store.wipe()
         checkpoint = None
     start = log.first if checkpoint is None else checkpoint.changelog
-    until, told_keys, keys = (-1, 0, 0) if checkpoint is None else (checkpoint.until, checkpoint.keys, checkpoint.keys)
-    done = 0
+    began, told_keys, keys = (-1, 0, 0) if checkpoint is None else (checkpoint.until, checkpoint.keys, checkpoint.keys)
+    until, done, reached, again_from = began, 0, start, log.end
     reader = RangeReader(connection, topic, partition, group)
     try:
         for batch in reader.read(start, log.end, deadline, threading.Event()):
@@ -326,15 +326,17 @@ def restore(
             for record in batch:
                 key, value = record.key(), record.value()
                 if key == CHECKPOINT_KEY and value is not None:
-                    until, told_keys = parse_checkpoint(value)
+                    (until, told_keys), again_from = parse_checkpoint(value), record.offset()
                 elif key is not None and is_total(key):
                     changes[key] = value
             counted = sum(record.key() == CHECKPOINT_KEY or is_total(record.key()) for record in batch)
             if not counted:
                 continue  # input partitions only: they change no state
             keys += growth(store, changes)
-            done += counted
-            store.write(changes, StoreCheckpoint(until, batch[-1].offset() + 1, keys))
+            done, reached = done + counted, batch[-1].offset() + 1
+            # Until all is read and compared, the state is not at its new offset, and an interrupted restore reads the
+            # latest checkpoint again: it says how many totals there must be.
+            store.write(changes, StoreCheckpoint(began, min(reached, again_from), keys))
     finally:
         reader.close()
     if keys != told_keys:
@@ -344,6 +346,8 @@ def restore(
             "its cleanup.policy must be compact, and no other program may write or delete there. "
             "Count again with another --group, or restore the topic"
         )
+    if done:
+        store.write({}, StoreCheckpoint(until, reached, keys))
     return done
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from brew.connection import Connection
@@ -51,6 +52,11 @@ class Topics:
     changelog: Topic
     output: Topic
 
+    @property
+    def layout(self) -> str:
+        """What a total belongs to; committed with the offsets of the deltas, so that a later start can compare it."""
+        return f"input={self.input.topic_id} partitions={self.deltas.partitions} output={self.output.topic_id}"
+
 
 def found(client: AdminClient, settings: TotalsSettings, deadline: Deadline) -> Topics | None:
     """Describe all topics; None if one of the group's own is missing, which means that nothing was counted yet."""
@@ -98,7 +104,59 @@ def recreated(where: str, now: str, counted: str) -> str:
     )
 
 
-_FORM = re.compile(r"topic-id=(\S+) began=(\d+)")
+def require_same_layout(settings: TotalsSettings, now: Topics, committed: Iterable[Committed | None]) -> None:
+    """
+    Check that the totals of the group, whose offsets of the deltas these are, belong to these topics.
+
+    Raises:
+        Refused: they were counted from another input, with other partitions, or into other results.
+    """
+    for known in committed:
+        match = None if known is None else _FORM.fullmatch(known.metadata)
+        if match is None or match["input"] is None:
+            continue
+        if match["input"] != now.input.topic_id:
+            raise Refused(recreated(settings.input, now.input.topic_id, match["input"]))
+        if match["partitions"] != str(now.deltas.partitions):
+            raise Refused(partitions_changed(settings.deltas, match["partitions"], now.deltas.partitions))
+        if match["output"] != now.output.topic_id:
+            raise Refused(
+                f"results-elsewhere: the results of group {settings.group!r} are in the topic with the id "
+                f"{match['output']}, but {settings.output} has the id {now.output.topic_id}, and would lack all totals "
+                "that do not change any more. Name the earlier topic with --output, or count again with another --group"
+            )
+
+
+def require_same_topics(started: Topics, now: Mapping[str, Topic]) -> None:
+    """
+    Check that none of the group's own topics has changed since the start.
+
+    Raises:
+        Refused: one was recreated, or has more partitions, so that keys move.
+    """
+    for topic in (started.deltas, started.changelog, started.output):
+        found_now = now.get(topic.name, topic)  # a broker that starts may not know it yet
+        if found_now.topic_id != topic.topic_id:
+            raise Refused(
+                f"topic-recreated: {topic.name} had the id {topic.topic_id} at the start, and has {found_now.topic_id} "
+                "now, so records are lost. Count again with another --group and another --output"
+            )
+        if found_now.partitions != topic.partitions:
+            raise Refused(partitions_changed(topic.name, str(topic.partitions), found_now.partitions))
+
+
+def partitions_changed(topic: str, counted: str, now: int) -> str:
+    return (
+        f"partitions-changed: {topic} has {now} partitions, and totals were counted with {counted}: a customer's next "
+        "total would be in another partition, without the earlier orders. Count again with another --group and another "
+        "--output"
+    )
+
+
+_FORM = re.compile(
+    r"topic-id=(?P<id>\S+) began=(?P<began>\d+)"
+    r"( input=(?P<input>\S+) partitions=(?P<partitions>\d+) output=(?P<output>\S+))?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +166,9 @@ class Position:
     offset: int
     began: int
 
-    def metadata(self, topic_id: str) -> str:
-        """Return the metadata for each later committed offset."""
-        return f"topic-id={topic_id} began={self.began}"
+    def metadata(self, topic_id: str, layout: str = "") -> str:
+        """Return the metadata for each later committed offset; ``layout`` for those of the deltas."""
+        return f"topic-id={topic_id} began={self.began} {layout}".rstrip()
 
 
 def position(partition: str, topic_id: str, committed: Committed | None, log: LogOffsets) -> Position:
@@ -129,14 +187,14 @@ def position(partition: str, topic_id: str, committed: Committed | None, log: Lo
             f"(its metadata is {committed.metadata!r}); orders would be counted twice or skipped. "
             "Count again with another --group"
         )
-    if match[1] != topic_id:
-        raise Refused(recreated(partition, topic_id, match[1]))
+    if match["id"] != topic_id:
+        raise Refused(recreated(partition, topic_id, match["id"]))
     if committed.offset < log.first:
         raise Refused(
             f"range-lost: {partition} begins at {log.first}, but the group is at {committed.offset}; the orders "
             "between were deleted. Count again with another --group, and give the topic a longer retention"
         )
-    return Position(committed.offset, int(match[2]))
+    return Position(committed.offset, int(match["began"]))
 
 
 def require_within(partition: str, offset: int, log: LogOffsets) -> None:

@@ -114,6 +114,25 @@ def test_more_partitions_of_the_input_are_counted(shop: TotalsStage) -> None:
     assert shop.recompute()[0] == 0
 
 
+def test_more_partitions_of_the_groups_own_topics_are_refused(shop: TotalsStage) -> None:
+    """Made equal by hand, as the refusal of differing ones may suggest: half of the customers began at nothing."""
+    shop.count()
+    for topic in (shop.settings.deltas, shop.settings.changelog, shop.settings.output):
+        add_partitions(shop.stage.admin, topic, 2 * PARTITIONS, Deadline(20))
+    shop.write_orders(20)
+    with pytest.raises(Refused, match=r"^partitions-changed: .* with another --group and another --output"):
+        shop.count()
+
+
+def test_results_go_on_in_the_topic_where_they_are(shop: TotalsStage) -> None:
+    """Another --output, or one that was recreated, would lack all totals that don't change any more."""
+    shop.count()
+    enriched.recreate_topic(shop.settings.connection.bootstrap, shop.settings.output, partitions=PARTITIONS)
+    shop.write_orders(1)
+    with pytest.raises(Refused, match=r"^results-elsewhere: "):
+        shop.count()
+
+
 def test_a_recreated_input_is_not_added_to_the_totals_of_the_old_one(shop: TotalsStage) -> None:
     """The brokers forget the group's offsets in it; the changelog keeps the id of the topic that was counted."""
     shop.count()

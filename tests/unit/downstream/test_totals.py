@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -211,6 +212,56 @@ def test_a_position_goes_on_where_it_was_committed() -> None:
 def test_a_position_that_would_miscount_is_refused_by_name(committed: Committed, named: str) -> None:
     with pytest.raises(Refused, match=f"^{named}.*another --group"):
         position("t[0]", "id", committed, LOG)
+
+
+COUNTED = topics.Topics(*(Topic(name, f"id of {name}".replace(" ", "-"), 2, 1) for name in ("in", "d", "c", "out")))
+
+
+@pytest.mark.parametrize(
+    ("topic", "changes", "named"),
+    [
+        ("input", {"topic_id": "new"}, r"topic-recreated: in has the id new, .* id id-of-in; .*another --group"),
+        ("deltas", {"partitions": 4}, r"partitions-changed: g\.deltas has 4 partitions, .* with 2: .*another --output"),
+        ("output", {"topic_id": "new"}, r"results-elsewhere: .* the id id-of-out, but out has the id new, .*--output"),
+    ],
+)
+def test_totals_that_were_counted_with_other_topics_are_refused_at_the_start(
+    topic: str, changes: dict[str, Any], named: str
+) -> None:
+    """A customer's total began at nothing in another partition; another --output got only what changed since."""
+    layout = Position(7, 1).metadata("id", COUNTED.layout)
+    known = [None, Committed(7, "by hand"), Committed(7, Position(7, 1).metadata("id")), Committed(7, layout)]
+    topics.require_same_layout(SETTINGS, COUNTED, known)
+    assert position("t[0]", "id", known[-1], LOG) == Position(7, 1)
+    with pytest.raises(Refused, match=f"^{named}"):
+        topics.require_same_layout(
+            SETTINGS, replace(COUNTED, **{topic: replace(getattr(COUNTED, topic), **changes)}), known
+        )
+
+
+@pytest.mark.parametrize(
+    ("topic", "changes", "named"),
+    [
+        ("deltas", {"partitions": 3}, "partitions-changed: d has 3 partitions"),
+        ("changelog", {"topic_id": "new"}, "topic-recreated: c had the id id-of-c at the start, and has new now"),
+        ("output", {"topic_id": "new"}, "topic-recreated: out had"),
+    ],
+)
+def test_topics_that_change_while_it_runs_end_the_run_before_the_next_transaction(
+    run: Run, monkeypatch: pytest.MonkeyPatch, topic: str, changes: dict[str, Any], named: str
+) -> None:
+    """Producers send to new partitions at once: a key's deltas went where its total was not, or to nobody."""
+    run._topics, run._admin, run._asking = COUNTED, Mock(), Mock()
+    monkeypatch.setattr(running, "committed", lambda *_: {0: None})
+    logs_of(monkeypatch, running, log(8))
+    now = {topic: replace(getattr(COUNTED, topic), **changes)}
+    monkeypatch.setattr(running, "describe", lambda *_: {changed.name: changed for changed in now.values()})
+    pool = Mock()
+    with pytest.raises(Refused, match=f"^{named}"):
+        run._round(running._Stage(COUNTED.input, {0: split()}), pool)
+    pool.submit.assert_not_called()
+    now.clear()
+    assert run._round(running._Stage(COUNTED.input, {0: split()}), pool) == 1
 
 
 def test_a_position_at_the_end_of_its_log_is_within_it_and_one_behind_is_not() -> None:
@@ -579,7 +630,9 @@ def test_an_end_counts_once_no_transaction_is_open_below_it(monkeypatch: pytest.
         state_store.wait_until_stable(NOWHERE, "t", [1], Deadline(0.001))
 
 
-def restored(monkeypatch: pytest.MonkeyPatch, store: Store, records: list[Record], *seen: LogOffsets) -> Any:
+def restored(
+    monkeypatch: pytest.MonkeyPatch, store: Store, records: list[Record], *seen: LogOffsets, interrupted: bool = False
+) -> Any:
     """Restore from these records; return how many were read, and the ranges asked for."""
     read: list[tuple[int, int]] = []
 
@@ -589,7 +642,10 @@ def restored(monkeypatch: pytest.MonkeyPatch, store: Store, records: list[Record
         def read(self, start: int, until: int, *_how: object) -> Iterator[list[Record]]:
             read.append((start, until))
             inside = [one for one in records if start <= one.offset() < until]
-            return iter([inside] if inside else [])
+            if inside:
+                yield inside
+            if interrupted:
+                raise DeadlineExceeded("read of c[0]")
 
         def close(self) -> None: ...
 
@@ -637,6 +693,16 @@ def test_a_changelog_that_lost_a_total_is_refused_and_what_it_gave_is_wiped(monk
     with pytest.raises(Refused, match=r"changelog-damaged: c\[0\] has 1 totals, but .* left 2"):
         restored(monkeypatch, store, damaged, log(2))
     assert (store.checkpoint, list(store.items())) == (None, [])
+
+
+def test_an_interrupted_restore_compares_the_number_of_totals_when_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted behind the last record, a state without a lost total was at the group's offset, and believed."""
+    store, damaged = MemoryStore(), [Record(0, b"a", ONE), Record(1, CHECKPOINT_KEY, b"1 2")]
+    with pytest.raises(DeadlineExceeded):
+        restored(monkeypatch, store, damaged, log(3), interrupted=True)
+    assert store.checkpoint == StoreCheckpoint(-1, 1, 1)
+    with pytest.raises(Refused, match=r"changelog-damaged: c\[0\] has 1 totals, but .* left 2"):
+        restored(monkeypatch, store, damaged, log(3))
 
 
 # One attempt: its transaction, and what its work hears of it.
