@@ -119,6 +119,5 @@ LEFT_OUT = {
     "read": ("proof", "only the campaign starts it"),
     "replay": ("proof", "it repeats a cell of a campaign; dead letters are replayed by `brew dlq replay`"),
     "sink": ("downstream", "it is a server for trying `receive`, not a sink for Spark"),
-    "wire-cell": ("proof", "it is an experiment with the wire proxy; `brew campaign` runs the fault matrix"),
 }
 """Commands that `brew` does not have: name -> the program that has it, and why."""

@@ -15,7 +15,7 @@ _BY_MODULE = {
     "claims": ("claims-member", "claims-races"),
     "inspect": ("end-offsets", "group-describe", "read", "verify"),
     "seed": ("resolve", "seed", "seed-customers", "topics"),
-    "wire": ("proxy", "torn", "wire-cell"),
+    "wire": ("proxy", "torn"),
 }
 COMMANDS = {
     name: f"proof.commands.{module}:{name.replace('-', '_')}" for module, names in _BY_MODULE.items() for name in names

@@ -7,23 +7,15 @@ import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 
 from brew.cli import bootstrap_option, option
-from brew.connection import Connection
 from brew.errors import BrewError, UsageError
 from brew.names import ExitCode
-from proof.campaign.cell import INCONCLUSIVE
-from proof.campaign.cells import wire
-from proof.campaign.cluster import ExternalCluster
-from proof.campaign.runner import RunSettings, run
-from proof.commands import connected, flag, json_option, print_json, print_result, repeatable, typed_option
-from proof.provenance import MadeWith
+from proof.commands import connected, flag, json_option, print_json, repeatable, typed_option
 from proof.wire.late import SCRIPTS
 from proof.wire.proxy import HOST, WireProxy
 from proof.wire.rules import CaughtFrame, NetworkConditions, Rule, Trap
@@ -33,8 +25,6 @@ _ORDERS = ("release", "drop", "cut", "remove")
 _AMOUNT, _SHARE = click.FloatRange(0), click.FloatRange(0, 1)
 _speaking = threading.Lock()
 _NARROW, _WIDE = 100, 144
-_CELLS = {cell.name: cell for cell in wire.CELLS if cell.experiment is not None}
-_KILLS = 3  # ten tries each
 
 
 @click.command()
@@ -156,7 +146,7 @@ def _print_line(message: Mapping[str, object]) -> None:
 @typed_option("--tries", click.IntRange(1), 30, "Number of tries with each writer.")
 @typed_option(
     "--writer",
-    click.Choice(["reuse", "strict", "both", "pipeline"]),
+    click.Choice(["reuse", "strict", "both"]),
     "both",
     "Writer to test, as described above; both: first reuse, then strict.",
 )
@@ -179,22 +169,19 @@ def torn(
 
     The writer `reuse` uses one producer for all transactions, as tutorials do. It is the control: at least 95 % of its
     tries must be broken, otherwise the result is inconclusive. The writer `strict` is the pipeline's own transaction,
-    with a new producer for each. `pipeline` runs the whole pipeline behind the proxy, with the first script only, and
-    verifies its output. Exit codes: 0 no try of strict or pipeline broken, 1 at least one broken, 3 inconclusive.
+    with a new producer for each. The cells `F11-late-*` and `F12-late-*` of the campaign do it to the whole pipeline.
+    Exit codes: 0 no try of strict broken, 1 at least one broken, 3 inconclusive.
 
     \b
     Examples:
       python -m proof torn --tries 100
       python -m proof torn --writer strict --tries 1000 --json
-      python -m proof torn --writer pipeline --tries 1000
       python -m proof torn --script late-offsets --tries 20
       python -m proof torn --tries 2 --show
     """  # noqa: D301 - click's own mark
     if show and (writer != "both" or as_json):
         raise UsageError("--show compares both writers as text; omit --writer and --json")
     connection = connected(bootstrap)
-    if writer == "pipeline":
-        return _pipeline(connection, tries, scripts[0], as_json=as_json)
     chosen = ["reuse", "strict"] if writer == "both" else [writer]
     results = [experiment(connection, name, tries, scripts, seed=seed) for name in chosen]
     if as_json:
@@ -202,16 +189,6 @@ def torn(
     else:
         _print(results, show=show)
     return _exit_code(results)
-
-
-def _pipeline(connection: Connection, tries: int, script: str, *, as_json: bool) -> int:
-    result = wire.against_pipeline(connection, tries, SCRIPTS[script][1].api)
-    answers = ", ".join(f"{name} x {count}" for name, count in sorted(result.late.items()))
-    trouble = f": {result.trouble}" if result.trouble else ""
-    text = f"pipeline behind the proxy, {tries} tries with a late {result.api}: answered {answers}\n"
-    text += f"{result.verdict}{trouble} ({result.seconds:.1f} s)"
-    print_result(result.document(), text, as_json=as_json)
-    return {"proven": ExitCode.DONE, "violated": ExitCode.VIOLATION}.get(result.verdict, ExitCode.REFUSED)
 
 
 def _print(results: Sequence[Result], *, show: bool) -> None:
@@ -236,27 +213,3 @@ def _print(results: Sequence[Result], *, show: bool) -> None:
 def _exit_code(results: Sequence[Result]) -> int:
     wrong = {result.verdict for result in results if result.verdict != result.expected}
     return ExitCode.VIOLATION if "violated" in wrong else ExitCode.REFUSED if wrong else ExitCode.DONE
-
-
-@click.command("wire-cell")
-@click.argument("name", type=click.Choice(sorted(_CELLS)))
-@bootstrap_option
-@typed_option("--seed", int, 1, "Seed; selects the script to start with.")
-@json_option
-def wire_cell(name: str, bootstrap: str, seed: int, *, as_json: bool) -> int:
-    """
-    Run one cell of the wire proxy's own experiments and print its result.
-
-    \b
-    Examples:
-      python -m proof wire-cell F11-end-txn-control --seed 2
-      python -m proof wire-cell F12-offsets-strict --json
-    """  # noqa: D301
-    cluster = ExternalCluster(connected(bootstrap).bootstrap)
-    result = run(_CELLS[name], seed, cluster, RunSettings(Path(), kills=_KILLS))
-    document = {field: value for field, value in asdict(result).items() if field not in MadeWith.__slots__}
-    text = f"{name} seed {seed}: {result.verdict} ({result.seconds} s) {result.note}"
-    print_result(document, text, as_json=as_json)
-    if result.verdict == INCONCLUSIVE:
-        return ExitCode.REFUSED
-    return ExitCode.DONE if result.as_expected else ExitCode.VIOLATION

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from harness.programs import ROOT, until
@@ -32,7 +33,11 @@ from brew.outcome import Status
 from brew.range_transaction import Rows, Targets, transact_range
 from brew.settings import Limits
 from pipeline.enrichment import enricher
-from proof.campaign.cells.wire import against_pipeline
+from proof.campaign.cell import Cell, nothing
+from proof.campaign.cells.wire import between, deliver_late
+from proof.campaign.cluster import ExternalCluster
+from proof.campaign.programs import Programs
+from proof.campaign.stage import CellEnvironment
 from proof.wire.codec import Api
 from proof.wire.proxy import WireProxy
 from proof.wire.rules import Action, NetworkConditions, Rule, Side
@@ -326,11 +331,22 @@ def test_sequence_numbers_protect_a_reused_producer_from_late_records(broker: Br
     assert (tally.clean, tally.late) == (2, {"ok": 2}), tally
 
 
-def test_the_pipeline_itself_is_not_hurt_by_late_commits(broker: Broker) -> None:
+def test_the_pipeline_itself_is_not_hurt_by_late_commits(broker: Broker, tmp_path: Path) -> None:
     """The product as a process behind the proxy, and the checker's word on all of its orders."""
-    result = against_pipeline(Connection(broker.bootstrap), 5)
-    assert result.document()["verdict"] == "proven", result
-    assert (result.late, result.epochs_behind) == ({"INVALID_PRODUCER_EPOCH": 5}, {1: 5})
+    cell = Cell("wire-pipeline", "F11", "late frames", "writer", "next transaction", nothing, partitions=1)
+    with Programs(tmp_path) as programs:
+        stage = CellEnvironment(cell, 0, ExternalCluster(broker.bootstrap), tmp_path, programs, Deadline(300))
+        stage.make_topics()
+        stage.orders(1200)
+        with between(stage) as proxy:
+            stage.writer("--follow", "--max-records-per-transaction", "20")
+            name = stage.names.transactional_id(0)
+            late = [deliver_late(proxy, Api.END_TXN, name) for _ in range(5)]
+        stage.drain()
+        assert stage.verified()["verdict"] == "proven"
+        assert stage.doubts == []
+        stage.forget()
+    assert {(frame.answer, frame.epochs_behind) for frame in late} == {("INVALID_PRODUCER_EPOCH", 1)}
 
 
 def test_the_demonstration_shows_both_timelines_and_the_conclusion(broker: Broker) -> None:

@@ -6,24 +6,19 @@ Also the proxy's own experiments, which run both writers repeatedly: a control t
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import BrewError
 from brew.journal import Entry, Phase, Step
-from proof.campaign.cell import Cell, CellTable, nothing
+from proof.campaign.cell import CellTable, nothing
 from proof.campaign.cells.writer import died
-from proof.campaign.cluster import ExternalCluster
-from proof.campaign.programs import Programs
 from proof.campaign.stage import CellEnvironment
 from proof.wire.codec import Api, error_name
 from proof.wire.late import AttemptState
@@ -254,68 +249,3 @@ for _row, _word, _scripts, _control, _fault, _moment in (
         _run = partial(_experiment, f"{_word} {_fault}", _scripts, _writer)
         _cells = partial(CELLS, moment=_moment, limit_s=600.0, marks="prove" if _row == "F11" else "")
         _cells(f"{_row}-{_word}-{_suffix}", _fault, TARGETS[_writer], experiment=_run)(nothing)
-
-
-# The same against the pipeline alone, for `python -m proof torn --writer pipeline`.
-_RANGE, _SPARE = 20, 50  # orders of a transaction, transactions
-_PROGRAM_S = 300.0
-
-
-@dataclass
-class ProductResult:
-    """The replies to the late frames, how many epochs late they were, and the checker's report on the run."""
-
-    api: str
-    tries: int
-    late: Counter[str] = field(default_factory=Counter)
-    epochs_behind: Counter[int] = field(default_factory=Counter)
-    report: dict[str, Any] = field(default_factory=dict)
-    trouble: str = ""
-    seconds: float = 0.0
-
-    @property
-    def verdict(self) -> str:
-        """The checker's verdict; if it is `proven`, `inconclusive` unless every late frame was refused."""
-        verdict = str(self.report.get("verdict", "inconclusive"))
-        if verdict != "proven":
-            return verdict
-        refused = self.tries - self.late[error_name(0)]
-        whole = sum(self.late.values()) == self.tries == refused and not self.trouble
-        return "proven" if whole else "inconclusive"
-
-    def document(self) -> dict[str, Any]:
-        asked = {"writer": "pipeline", "api": self.api, "tries": self.tries, "verdict": self.verdict}
-        late = {"late_frames": dict(self.late), "epochs_behind": dict(self.epochs_behind)}
-        found = {"counts": self.report.get("counts", {}), "anomalies": self.report.get("totals", {})}
-        return {**asked, **late, **found, "trouble": self.trouble, "seconds": round(self.seconds, 2)}
-
-
-def against_pipeline(connection: Connection, tries: int, api: Api = Api.END_TXN) -> ProductResult:
-    """
-    Run `python -m pipeline run --master none --follow` through the proxy, and deliver one frame per try too late.
-
-    After the tries, another run processes the remaining orders, and the checker reads everything.
-    """
-    began, result = time.monotonic(), ProductResult(api.title, tries)
-    cell = Cell("wire-pipeline", "F11", "late frames", "writer", "next transaction", nothing, partitions=1)
-    with tempfile.TemporaryDirectory(prefix="brew-wire-") as folder, Programs(Path(folder)) as programs:
-        cluster = ExternalCluster(connection.bootstrap)
-        stage = CellEnvironment(cell, 0, cluster, Path(folder), programs, Deadline(_PROGRAM_S))
-        stage.make_topics()
-        stage.orders(_RANGE * (2 * tries + _SPARE))
-        with between(stage) as proxy:
-            stage.writer("--follow", "--max-records-per-transaction", str(_RANGE))
-            try:
-                for _ in range(tries):
-                    late = deliver_late(proxy, api, stage.names.transactional_id(0))
-                    result.late[late.answer] += 1
-                    result.epochs_behind[late.epochs_behind] += 1
-            except BrewError as error:
-                result.trouble = str(error)
-        result.trouble = result.trouble or "; ".join(stage.doubts)
-        stage.deadline = Deadline(_PROGRAM_S)
-        stage.drain()
-        result.report = stage.verified()
-        stage.forget()
-    result.seconds = time.monotonic() - began
-    return result
