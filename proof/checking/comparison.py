@@ -358,6 +358,9 @@ class Comparison:
         """Signal the end of outputs and dead letters: inputs that still wait for theirs are lost."""
         self._downstream_open = False
         for lane in self._lanes.values():
-            for row in lane.waiting():
-                self._missing(row)
-            lane.forget()
+            self._all_missing(lane)
+
+    def _all_missing(self, lane: InputPartition) -> None:
+        for row in lane.waiting():
+            self._missing(row)
+        lane.forget()

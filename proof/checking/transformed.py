@@ -164,25 +164,17 @@ class TransformComparison(Comparison):
             left = {0} if isinstance(answer, Reject) else set(range(len(answer)))
             self._pending[partition][came.offset] = _Pending(came, record_in, answer, left)
             lane.passed[came.offset] = came
-        self._take_early(partition)
+        self._overdue(lane, partition)
+        if not self._downstream_open:
+            self._all_missing(lane)
 
-    def _take_early(self, partition: int) -> None:
-        lane, early = self._lanes[partition], self._early[partition]
+    def _overdue(self, lane: InputPartition, partition: int) -> None:
+        early = self._early[partition]
         for key in [key for key in early if key[0] < lane.read]:
             stream, record = early.pop(key)
             self._compare_output(stream, record, SourcePosition(self._facts.input, partition, *key))
 
     # Outputs.
-
-    def take_rows(self, stream: Stream, rows: Iterable[Row]) -> int:
-        """Take visible records, and compare each with the input that its source headers name; return their number."""
-        count = 0
-        for row in rows:
-            count += 1
-            if row[1] > stream.upto:
-                stream.move_to(row[1])
-            self._slowly(stream, row)
-        return count
 
     def _match(self, stream: Stream, record: Record, source: SourcePosition) -> None:
         if source.offset >= self._facts.position(source.partition):
@@ -279,37 +271,17 @@ class TransformComparison(Comparison):
             self.transformed -= 1
         return wrong_letter_frame(entry.came, out, source)
 
-    # The ends of the logs.
-
-    def input_ended(self) -> None:
-        for partition, lane in self._lanes.items():
-            lane.skip_to(self._facts.logs[partition].last_stable)
-            self._take_early(partition)
-
-    def downstream_ended(self) -> None:
-        """Signal the end of outputs and dead letters: pending inputs are lost."""
-        self._downstream_open = False
-        self._lost()
-
-    def _lost(self) -> None:
-        for partition, pending in self._pending.items():
-            for offset, entry in pending.items():
-                if not self.oracle.same_again(entry.given, entry.answer):
-                    self.untellable += 1
-                    continue
-                self.lost[partition].append(offset)
-                topics = f"{', '.join(self._facts.outputs)} nor {self._facts.dead_letter}"
-                wanted = 1 if isinstance(entry.answer, Reject) else len(entry.answer)
-                some = "" if wanted == 1 else f"{len(entry.left)} of its {wanted} outputs are "
-                evidence = f"{some}neither on {topics}"
-                self._found.add(Name.LOST, (self._facts.input, partition, offset), evidence)
-            pending.clear()
-            self._lanes[partition].forget()
-
-    def take_inputs(self, records: Iterable[Row]) -> None:
-        super().take_inputs(records)
-        if not self._downstream_open:
-            self._lost()
+    def _missing(self, row: Row) -> None:
+        partition, offset = row[0], row[1]
+        entry = self._pending[partition].pop(offset)
+        if not self.oracle.same_again(entry.given, entry.answer):
+            self.untellable += 1
+            return
+        self.lost[partition].append(offset)
+        topics = f"{', '.join(self._facts.outputs)} nor {self._facts.dead_letter}"
+        wanted = 1 if isinstance(entry.answer, Reject) else len(entry.answer)
+        some = "" if wanted == 1 else f"{len(entry.left)} of its {wanted} outputs are "
+        self._found.add(Name.LOST, (self._facts.input, partition, offset), f"{some}neither on {topics}")
 
 
 def _shown(value: bytes | None) -> str:
