@@ -35,12 +35,12 @@ BAR = 200_000
 _RUN_S = 900
 
 
-def write(bootstrap: str, orders: int) -> list[str]:
+def write(bootstrap: str, orders: int, *seeded: str) -> list[str]:
     """Seed ``orders`` orders and run the pipeline on them; return the options that select this log."""
-    stem = f"bench.checker.{orders}"
+    stem = f"bench.{orders}"
     names = ["--input", f"{stem}.in", "--output", f"{stem}.out", "--dead-letter", f"{stem}.dlq"]
     program("proof", "topics", "--bootstrap", bootstrap, *names)
-    seeding = ("--topic", f"{stem}.in", "--count", str(orders), "--bad-every", "50")
+    seeding = ("--topic", f"{stem}.in", "--count", str(orders), *seeded)
     program("proof", "seed", "--bootstrap", bootstrap, *seeding, records=orders)
     named = ["--bootstrap", bootstrap, *names, "--group", stem]
     program("pipeline", "run", *named, "--master", "none", "--reader", "direct", records=orders)
@@ -129,7 +129,7 @@ def main(orders: str, runs: int, out: Path) -> int:
     """
     sizes, about = sizes_of(orders), machine()
     with tempfile.TemporaryDirectory(prefix="brew-bench-checker-") as home, Cluster.start(Path(home)) as kafka:
-        logs = {size: write(kafka.bootstrap, size) for size in sizes}
+        logs = {size: write(kafka.bootstrap, size, "--bad-every", "50") for size in sizes}
         measured = [check(logs[size], size) for _ in range(runs) for size in sizes]
     sums = summed(measured)
     command_line = shlex.join(["python", "benchmarks/checker.py", *sys.argv[1:]])

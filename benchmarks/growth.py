@@ -30,11 +30,10 @@ from watch import MemoryWatch, Tree
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.journal import Entry, Phase, Step, entries
-from brew.kafka.clients import producer
-from proof.seed import orders
+from proof.seed import Order, Writer, orders
 
 _RUN_S = 600.0
-_ASK_S = 60.0
+_CHUNK = 10_000
 _GIB = 2**30
 _WARMING = 20
 
@@ -94,21 +93,18 @@ class GrowthResult:
 def seed(connection: Connection, case: GrowthCase) -> None:
     make_topics(connection, [case.topic], case.partitions)
     order = orders(1)
-    out = producer(connection, None, timeout_s=_ASK_S, message_max_bytes=1_000_000)
-    for number in range(case.records):
+
+    def made(number: int) -> tuple[int, Order]:
         key, value = order(number)
         assert value is not None
         if case.value_bytes:
             value = value[:-1] + b',"note":"' + b"x" * (case.value_bytes - len(value) - 10) + b'"}'
-        while True:
-            try:
-                out.produce(case.topic, value, key, number % case.partitions)
-            except BufferError:
-                out.poll(0.1)
-            else:
-                break
-    if left := out.flush(_RUN_S):
-        raise SystemExit(f"{left} orders could not be written to {case.topic}")
+        return number % case.partitions, (key, value)
+
+    with Writer(connection, case.topic, None, _RUN_S) as out:
+        for start in range(0, case.records, _CHUNK):
+            out.write(map(made, range(start, min(start + _CHUNK, case.records))))
+        out.flush()
 
 
 def run(cluster: BenchmarkCluster, case: GrowthCase, number: int) -> GrowthResult:

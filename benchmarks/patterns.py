@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-import orjson
 import psutil
+from checker import write
 from environment import PARTITIONS, ROOT, benchmark_cluster, children_cpu_s, make_topics, program, save, server_cpu_s
 
 from brew import cli
@@ -28,14 +28,12 @@ from brew.cli import option
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused
-from brew.kafka.clients import admin, consumer, producer
+from brew.kafka.clients import admin, consumer
 from brew.kafka.log_reader import LogRecord
 from brew.kafka.offsets import committed
 from brew.kafka.topics import Topic
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.names import READ_COMMITTED, ExitCode
-from brew.offsets import SourcePosition
-from brew.orders import DISCOUNTS
 from brew.transaction import queue
 from downstream.consume.handler import LoopSettings
 from downstream.consume.loop import Loop
@@ -44,10 +42,10 @@ from downstream.totals.state_store import CHECKPOINT_KEY, MemoryStore, RocksStor
 from downstream.totals.topics import Position, Topics, TotalsSettings, ensured
 from downstream.totals.total import Total
 from downstream.virtual.partitions import VirtualPartitions, VirtualPartitionsHandler, VirtualSettings
+from proof.seed import Writer
 from sandbox.kafka import Cluster
 from sandbox.store import Postgres
 
-CUSTOMERS = 20_000
 LEAST_ORDERS_PER_S = 20_000
 MOST_RESTORE_S = 60.0
 PATIENCE_S = 300.0
@@ -63,41 +61,16 @@ def bench() -> None:
     """Measure a downstream pattern; exits with 1 if it is too slow."""
 
 
-def write_orders(bootstrap: str, topic: str, orders: int) -> None:
-    """Write enriched orders in transactions of 10,000, spread over customers and tiers."""
-    make_topics(Connection(bootstrap), [topic])
-    writer = producer(Connection(bootstrap), topic, timeout_s=60, message_max_bytes=1_000_000)
-    writer.init_transactions(30)
-    tiers = list(DISCOUNTS)
-    for number in range(orders):
-        if number % 10_000 == 0:
-            if number:
-                writer.commit_transaction(60)
-            writer.begin_transaction()
-        tier = tiers[number * 31 % 4]
-        order = {
-            "order_id": f"{tier}-{number:06d}",
-            "customer_id": f"c-{number * 7919 % CUSTOMERS:05d}",
-            "item": "flat white",
-            "quantity": 2,
-            "total_cents": 250 + number % 4000,
-            "store": "store-07",
-            "created_at": "2026-01-01T06:00:00Z",
-            "loyalty_tier": tier,
-            "loyalty_discount": DISCOUNTS[tier],
-        }
-        headers: Any = SourcePosition("orders", number % PARTITIONS, number // PARTITIONS).headers()
-        writer.produce(
-            topic, orjson.dumps(order), str(order["order_id"]).encode(), number % PARTITIONS, headers=headers
-        )
-        writer.poll(0)
-    writer.commit_transaction(60)
-    writer.close()
-
-
-def book(kafka: Cluster, postgres: Postgres, topic: str, batch: int, number: int) -> dict[str, Any]:
-    """Run the command once into tables of its own, and check them."""
-    names = ["--topic", topic, "--group", f"bench-{batch}-{number}", "--schema", f"bench_{batch}_{number}"]
+def book(kafka: Cluster, postgres: Postgres, count: int, batch: int, number: int) -> dict[str, Any]:
+    """Book ``count`` orders once into tables of their own, and check them."""
+    names = [
+        "--topic",
+        f"bench.{count}.out",
+        "--group",
+        f"bench-{batch}-{number}",
+        "--schema",
+        f"bench_{batch}_{number}",
+    ]
     ledger = ["downstream", "ledger", "--bootstrap", kafka.bootstrap, "--database", postgres.url, *names, "--json"]
     load, server, own = psutil.getloadavg()[0], server_cpu_s(postgres.state.identity, _ENDED), children_cpu_s()
     booked = json.loads(program(*ledger, "--batch", str(batch)))
@@ -136,10 +109,10 @@ def ledger(orders: int, single: int, runs: int, out: Path) -> int:
     with benchmark_cluster() as benchmark, ExitStack() as ending:
         benchmark.home.chmod(0o711)  # PostgreSQL may run as another user
         kafka, postgres = benchmark.cluster, ending.enter_context(Postgres.start(benchmark.home))
-        write_orders(kafka.bootstrap, "many", orders)
-        write_orders(kafka.bootstrap, "few", single)
-        batches = [book(kafka, postgres, "many", 5000, number) for number in range(runs)]
-        rows = [book(kafka, postgres, "few", 1, number) for number in range(runs)]
+        write(kafka.bootstrap, orders)
+        write(kafka.bootstrap, single)
+        batches = [book(kafka, postgres, orders, 5000, number) for number in range(runs)]
+        rows = [book(kafka, postgres, single, 1, number) for number in range(runs)]
     rate, slow = (statistics.median(run["rate"] for run in some_runs) for some_runs in (batches, rows))
     result = {"batches": rate, "row_per_transaction": slow, "gain": rate / slow, "cpus": os.cpu_count()}
     save(out, result | {"bar": LEAST_ORDERS_PER_S, "runs": [*batches, *rows]})
@@ -181,11 +154,9 @@ def value_of(n: int) -> bytes:
 
 def add_deltas(settings: TotalsSettings, number: int) -> None:
     """Write a delta to each partition; without one, no state is restored."""
-    writer = producer(settings.connection, None, timeout_s=30, message_max_bytes=1_000_000)
-    for partition in range(PARTITIONS):
-        writer.produce(settings.deltas, ONE_MORE, b"customer/new-%d-%d" % (number, partition), partition)
-    if writer.flush(30):
-        raise Refused("the deltas could not be written")
+    with Writer(settings.connection, settings.deltas, None, 30) as writer:
+        writer.write((p, (b"customer/new-%d-%d" % (number, p), ONE_MORE)) for p in range(PARTITIONS))
+        writer.flush()
 
 
 def restored(
@@ -274,11 +245,9 @@ class SlowHandler:
 
 def fill_partition(connection: Connection, records: int) -> None:
     make_topics(connection, [TOPIC], 1)
-    writer = producer(connection, None, timeout_s=30, message_max_bytes=1_000_000)
-    for n in range(records):
-        writer.produce(TOPIC, b"%d" % n, b"key-%d" % (n // 2), 0)
-    if writer.flush(30):
-        raise Refused("the input could not be written")
+    with Writer(connection, TOPIC, None, 30) as writer:
+        writer.write((0, (b"key-%d" % (n // 2), b"%d" % n)) for n in range(records))
+        writer.flush()
 
 
 def drained(connection: Connection, count: int, records: int, handler_s: float) -> dict[str, float]:
