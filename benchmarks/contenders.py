@@ -28,19 +28,9 @@ class RunTopics:
     home: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What the caller of the benchmark chose for all contenders, and for ours only."""
-
-    master: str = "local[2]"
-    conf: Sequence[str] = ()
-    pipeline_options: Sequence[str] = ()
-
-
-Command = Callable[[RunTopics, Setup, bool], list[str]]
-"""(topics, setup, follow) -> the command line; with ``follow`` it runs until SIGTERM."""
-
-
+Command = Callable[[RunTopics, str, bool], list[str]]
+"""(topics, Spark master, follow) -> the command line; with ``follow`` it runs until SIGTERM."""
+MASTER = "local[2]"
 POSITION, ORDER, TRANSACTIONS = {Name.TORN: "positions"}, {Name.NONMONOTONIC: "order"}, {Name.TORN: "transactions"}
 """What the proof finds without these properties, and what they are called."""
 
@@ -76,38 +66,32 @@ def _topics(topics: RunTopics) -> list[str]:
 
 
 def _pipeline(*words: str, program: Sequence[str] = ("-m", "pipeline", "run"), spark: bool = True) -> Command:
-    def command(topics: RunTopics, setup: Setup, follow: bool) -> list[str]:
-        on_spark = ["--master", setup.master, "--jvm-dir", str(JVM_DIR), *_confs(setup.conf)]
+    def command(topics: RunTopics, master: str, follow: bool) -> list[str]:
         return [
             *(sys.executable, *program, *words, "--progress", "json"),
             *_topics(topics),
-            *(on_spark if spark else ["--master", "none"]),
+            *(["--master", master, "--jvm-dir", str(JVM_DIR)] if spark else ["--master", "none"]),
             *(["--follow"] if follow else []),
-            *setup.pipeline_options,
         ]
 
     return command
 
 
 def _sink(*, tuned: bool, json: str = "parse", kind: str = "spark", shuffle: bool = False) -> Command:
-    def command(topics: RunTopics, setup: Setup, follow: bool) -> list[str]:
-        long_run = spark_conf(SparkSettings(setup.master, str(JVM_DIR)), Compilers.SECOND_LATE)
+    def command(topics: RunTopics, master: str, follow: bool) -> list[str]:
+        long_run = spark_conf(SparkSettings(master, str(JVM_DIR)), Compilers.SECOND_LATE)
         java = java_options(long_run[_JAVA_OPTIONS], tuned=tuned)
         return [
             *(sys.executable, str(Path(__file__).with_name("spark_sink.py"))),
             *("--bootstrap", topics.bootstrap, "--input", topics.input, "--output", topics.output),
             *("--checkpoint", str(topics.home / "checkpoint"), "--json", json, "--sink", kind),
-            *("--master", setup.master, "--jvm-dir", str(JVM_DIR)),
-            *_confs([f"{_JAVA_OPTIONS}={java}", *setup.conf]),
+            *("--master", master, "--jvm-dir", str(JVM_DIR)),
+            *("--conf", f"{_JAVA_OPTIONS}={java}"),
             *(["--follow"] if follow else []),
             *(["--shuffle"] if shuffle else []),
         ]
 
     return command
-
-
-def _confs(pairs: Sequence[str]) -> list[str]:
-    return [word for pair in pairs for word in ("--conf", pair)]
 
 
 def java_options(given: str, *, tuned: bool) -> str:
@@ -121,7 +105,7 @@ def _peer(
 ) -> Command:
     """Return a peer's command, which runs until SIGTERM in any case; a static member keeps its id across restarts."""
 
-    def command(topics: RunTopics, _setup: Setup, _follow: bool) -> list[str]:
+    def command(topics: RunTopics, _master: str, _follow: bool) -> list[str]:
         more = options(topics) if options else []
         return [*map(str, program), *_topics(topics), *more, *(["--instance", "bench-1"] if static else [])]
 

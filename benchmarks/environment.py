@@ -1,4 +1,4 @@
-"""What all measurements share: a broker with inputs and outputs, machine information, memory, threads."""
+"""What all measurements share: a broker with inputs and outputs, machine information, memory."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
 
 import psutil
 
@@ -244,30 +242,3 @@ def touch(most: int = _MOST) -> float:
         for position in range(0, size, mmap.PAGESIZE):
             memory[position] = 1
         return 1e6 * (time.monotonic() - began) / -(-size // mmap.PAGESIZE)
-
-
-class ScopedThread:
-    """Runs `work` in a thread during the block, until it sees ``_stop``; then runs `after`."""
-
-    def __init__(self) -> None:
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self.work, daemon=True)
-
-    def work(self) -> None:
-        raise NotImplementedError
-
-    def after(self) -> None:
-        """Finish the work in the caller's thread."""
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
-    def end(self) -> None:
-        """Stop the thread, possibly before the block ends."""
-        self._stop.set()
-        self._thread.join()
-        self.after()

@@ -11,8 +11,8 @@ from dataclasses import asdict
 from typing import TypeVar
 
 import psutil
-from contenders import Contender, RunTopics, Setup
-from environment import PARTITIONS, BenchmarkCluster, ScopedThread, make_topics, program, step_timeout_s, touch
+from contenders import Contender, RunTopics
+from environment import PARTITIONS, BenchmarkCluster, make_topics, program, step_timeout_s, touch
 from runs import Latency, Restart, Run, delays_ms, percentile
 from watch import EndOffsets, MemoryWatch, Tree, Usage, VisibilityWatch, first_record, open_records, throughput
 
@@ -22,6 +22,7 @@ from brew.errors import Refused
 from brew.kafka import cluster_admin, offsets
 from brew.kafka.clients import TopicPartition, consumer, mapped, producer
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED, ExitCode
+from proof.campaign.programs import Background
 from proof.findings import Verdict
 from proof.seed import orders
 
@@ -121,7 +122,7 @@ def machine_cpu_s() -> float:
     return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0))
 
 
-def measure(cluster: BenchmarkCluster, contender: Contender, setup: Setup, records: int, number: int) -> Run:
+def measure(cluster: BenchmarkCluster, contender: Contender, master: str, records: int, number: int) -> Run:
     """Run a contender once over ``records`` orders, then verify its output."""
     source = cluster.input_of(records)
     if cluster.kind == "default-young":
@@ -132,7 +133,7 @@ def measure(cluster: BenchmarkCluster, contender: Contender, setup: Setup, recor
     broker, machine, own = cluster.broker_cpu_s(), machine_cpu_s(), time.process_time()
     started = time.monotonic()
     with (
-        Tree(contender.command(topics, setup, False), topics.home) as tree,
+        Tree(contender.command(topics, master, False), topics.home) as tree,
         VisibilityWatch(ends) as seen,
         MemoryWatch(tree) as memory,
     ):
@@ -168,50 +169,52 @@ _ARRIVE_S = 60.0
 _POLL_S = 0.1
 
 
-class Pacer(ScopedThread):
+class Pacer(Background):
     """Sends orders at a steady rate; ``sent`` maps each key to the time of `produce()`."""
 
     def __init__(self, connection: Connection, topic: str, per_s: int, first: int) -> None:
-        super().__init__()
+        super().__init__("pacer")
         self._client = producer(
             connection, None, timeout_s=_ARRIVE_S, message_max_bytes=1_000_000, **{"linger.ms": 0, "acks": "all"}
         )
         self._topic, self._per_s, self._first = topic, per_s, first
         self.sent: dict[bytes, float] = {}
 
-    def after(self) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Wait until everything sent is in the log."""
+        super().__exit__(*raised)
         with mapped("flush"):
             self._client.flush(_ARRIVE_S)
 
-    def work(self) -> None:
+    def run(self) -> None:
         order, began = orders(0), time.monotonic()
         for number in itertools.count():
             due = began + number / self._per_s - time.monotonic()
             if due > 0:
                 self._client.poll(0)
-                if self._stop.wait(due):
+                if self.over.wait(due):
                     return
             key, value = order(self._first + number)
             self.sent[key] = time.monotonic()
             self._client.produce(self._topic, value, key, partition=number % PARTITIONS)
 
 
-class Receiver(ScopedThread):
+class Receiver(Background):
     """Reads a topic from its start with `read_committed`; ``received`` maps each key to its time."""
 
     def __init__(self, connection: Connection, topic: str, group: str) -> None:
-        super().__init__()
+        super().__init__("receiver")
         self._client = consumer(connection, group, READ_COMMITTED, **{"fetch.wait.max.ms": 20})
         self._client.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
         self.received: dict[bytes, float] = {}
         self.duplicates = 0
 
-    def after(self) -> None:
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
         self._client.close()
 
-    def work(self) -> None:
-        while not self._stop.is_set():
+    def run(self) -> None:
+        while not self.over.is_set():
             message = self._client.poll(_POLL_S)  # one at a time, because `consume` would wait for a full batch
             if message is None or message.error() is not None:
                 continue
@@ -225,7 +228,7 @@ class Receiver(ScopedThread):
 def follow(
     cluster: BenchmarkCluster,
     contender: Contender,
-    setup: Setup,
+    master: str,
     number: int,
     *,
     per_s: int,
@@ -239,7 +242,7 @@ def follow(
     touch()
     with Receiver(cluster.connection, topics.output, f"{topics.group}.reader") as reader:
         started = time.monotonic()
-        with Tree(contender.command(topics, setup, True), topics.home) as tree, MemoryWatch(tree) as memory:
+        with Tree(contender.command(topics, master, True), topics.home) as tree, MemoryWatch(tree) as memory:
             _await(lambda: reader.received, Deadline(_START_S), "the first record", tree, ended=_IN_LATENCY)
             first = min(reader.received.values()) - started
             memory.sparing = True
@@ -248,7 +251,6 @@ def follow(
                 since, cpu = time.monotonic(), memory.cpu_s
                 _pause(tree, seconds)
                 measured_s, cpu = time.monotonic() - since, memory.cpu_s - cpu
-                pacer.end()
             memory.weigh()
             total = _WAITING + len(pacer.sent)
             arrived = f"all of {total} records"
@@ -303,7 +305,7 @@ _WARM_S = 60.0
 _STANDS_BY, _IS_WARM = " stands by, ", " is warm"
 
 
-def restart(cluster: BenchmarkCluster, contender: Contender, setup: Setup, records: int, number: int) -> Restart:
+def restart(cluster: BenchmarkCluster, contender: Contender, master: str, records: int, number: int) -> Restart:
     """
     Kill the contender inside a transaction (or while it writes, without any), and start the same command again.
 
@@ -311,7 +313,7 @@ def restart(cluster: BenchmarkCluster, contender: Contender, setup: Setup, recor
     """
     topics = create_run_topics(cluster, contender, cluster.input_of(records), f"restart-{number}")
     ends = EndOffsets(cluster.connection, topics.output, PARTITIONS)
-    command = contender.command(topics, setup, False)
+    command = contender.command(topics, master, False)
     touch()
     with ExitStack() as ended:
         tree = ended.enter_context(Tree(command, topics.home))

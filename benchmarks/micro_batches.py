@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from contenders import CONTENDERS, Contender, Setup
+from contenders import CONTENDERS, MASTER, Contender
 from environment import BenchmarkCluster, benchmark_cluster, machine, save
 from measure import create_run_topics, stop
 from watch import Tree, memory_parts
@@ -51,7 +51,7 @@ def follow(cluster: BenchmarkCluster, contender: Contender, batches: int, rows: 
     topics = create_run_topics(cluster, contender, source, f"micro.{number}")
     commits, deadline = topics.home / "checkpoint/commits", Deadline(_START_S + _BATCH_S * batches)
     weights, began, next_look = list[tuple[int, float]](), 0.0, 0.0
-    with Tree([*contender.command(topics, Setup(), True), "--most", str(rows)], topics.home) as tree:
+    with Tree([*contender.command(topics, MASTER, True), "--most", str(rows)], topics.home) as tree:
         while (done := committed(commits)) < _WARM_UP + batches:
             if not tree.running() or deadline.expired():
                 raise tree.refused(f"{contender.name}: stopped after {done} batches")

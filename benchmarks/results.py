@@ -1,5 +1,5 @@
 """
-The reports of a benchmark: tables on the terminal, RESULTS.md, the same numbers as JSON, and a chart (SVG).
+The reports of a benchmark: RESULTS.md, the same numbers as JSON, and a chart (SVG).
 
     python benchmarks/results.py rates.json latency.json --out benchmarks/RESULTS.md
 """
@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree as ET
 
 import click
-from rich.table import Table
 from runs import Latency, Restart, Results, Spread, load, save
 
 from brew.cli import run as run_command
@@ -114,19 +113,6 @@ def sections(results: Results) -> list[tuple[str, list[list[str]]]]:
             rows = [[name, f"{cost:.1f}"] for name, cost in costs.items()]
             parts.append((title, [["contender", "CPU of the tree per record, µs"], *rows]))
     return parts
-
-
-def tables(results: Results) -> list[Table]:
-    """Return the same tables for the terminal."""
-    shown = []
-    for title, (header, *rows) in sections(results):
-        table = Table(title=title)
-        for number, name in enumerate(header):
-            table.add_column(name, justify="right" if number else "left")
-        for row in rows:
-            table.add_row(*row)
-        shown.append(table)
-    return shown
 
 
 def _rounds(results: Results, records: int) -> str:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
-from contenders import CONTENDERS, DEFAULT, Contender, Setup, require_built
+from contenders import CONTENDERS, DEFAULT, MASTER, Contender, require_built
 from environment import BROKERS, BenchmarkCluster, benchmark_cluster, machine
 from measure import follow, measure, restart
-from results import tables, write
+from results import write
 from rich.console import Console
 from runs import Latency, Restart, Results, Run, rounds
 
@@ -28,7 +28,6 @@ class Plan:
     counts: Sequence[int]
     repeat: int
     paired: bool
-    warm_up: int
     restarts: int
     latencies: int
     rate_per_s: int
@@ -57,14 +56,14 @@ def _of(known: Collection[str], default: Sequence[str] = ()) -> Callable[..., li
 
 @click.command()
 @option(
-    *("--orders", "--count", "--counts", "counts"),
+    *("--orders", "counts"),
     multiple=True,
     default=["4000000"],
     callback=_numbers,
     help="Numbers of orders to drain, separated by commas; 0 means none.",
 )
 @click.option(
-    *("--contenders", "--contender", "--only", "names"),
+    *("--contenders", "names"),
     multiple=True,
     callback=_of(CONTENDERS, DEFAULT),
     help="Contenders to run, separated by commas; the first is compared with each of the others.  "
@@ -93,20 +92,7 @@ def _of(known: Collection[str], default: Sequence[str] = ()) -> Callable[..., li
     callback=_of(BROKERS),
     help=f"Kinds of broker, measured one after another. {'; '.join(f'{k}: {v}' for k, v in BROKERS.items())}.",
 )
-@option("--master", default="local[2]", help="Spark master of the contenders that run on Spark.")
-@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="Spark setting for all contenders; repeatable.")
-@click.option(
-    "--pipeline-options",
-    default="",
-    metavar="TEXT",
-    help="Further options of `pipeline run` for our contenders, as in '--lanes 4'.",
-)
-@option(
-    "--warm-up",
-    type=click.IntRange(0),
-    default=_WARM_UP,
-    help="Number of orders that each contender drains first, without being measured; 0 means none.",
-)
+@option("--master", default=MASTER, help="Spark master of the contenders that run on Spark.")
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -114,15 +100,7 @@ def _of(known: Collection[str], default: Sequence[str] = ()) -> Callable[..., li
     show_default="benchmarks/RESULTS.md",
     help="File for the results; JSON and SVG files are written beside it.",
 )
-def bench(
-    master: str,
-    conf: tuple[str, ...],
-    pipeline_options: str,
-    out: Path,
-    rate: int,
-    brokers: Sequence[str],
-    **given: object,
-) -> None:
+def bench(master: str, out: Path, rate: int, brokers: Sequence[str], **given: object) -> None:
     """
     Measure rate, CPU, memory, latency and restart of our pipeline and its peers, on a broker that it starts.
 
@@ -138,7 +116,7 @@ def bench(
     if plan.paired and len(plan.names) < 2:
         raise click.UsageError("--paired compares the first contender with others; name at least two (--contenders)")
     require_built(plan.names)
-    console, setup, about = Console(), Setup(master, conf, shlex.split(pipeline_options)), machine()
+    console, about = Console(), machine()
     command = shlex.join([".venv/bin/python", "benchmarks/run.py", *sys.argv[1:]])
     who = {name: CONTENDERS[name].what for name in plan.names}
     results = Results(command, about, who, [name for name in plan.names if CONTENDERS[name].ours])
@@ -148,38 +126,35 @@ def bench(
         with benchmark_cluster(kind) as cluster:
             load = about["load before the start"]
             console.print(f"broker {kind} at {cluster.cluster.bootstrap} ({BROKERS[kind]}); load {load}")
-            results = carry_out(console, cluster, setup, once, results)
-    for table in tables(results):
-        console.print(table)
+            results = carry_out(console, cluster, master, once, results)
     write(results, out)
     console.print(f"wrote {out}, and its JSON and SVG files")
 
 
-def carry_out(console: Console, cluster: BenchmarkCluster, setup: Setup, plan: Plan, results: Results) -> Results:
+def carry_out(console: Console, cluster: BenchmarkCluster, master: str, plan: Plan, results: Results) -> Results:
     """Run everything in the plan, one contender at a time."""
-    if plan.warm_up:
-        for name in plan.names:
-            console.print(f"{name}: warming up on {plan.warm_up:,} orders")
-            measure(cluster, CONTENDERS[name], setup, plan.warm_up, 0)
+    for name in plan.names:
+        console.print(f"{name}: warming up on {_WARM_UP:,} orders")
+        measure(cluster, CONTENDERS[name], master, _WARM_UP, 0)
     runs: list[Run] = []
     for records in plan.counts:
         console.print(f"seeding {records:,} orders")
         cluster.input_of(records)
         for number, contender in _turns(plan, plan.repeat, paired=plan.paired):
-            runs.append(run := measure(cluster, contender, setup, records, number))
+            runs.append(run := measure(cluster, contender, master, records, number))
             console.print(
                 f"{run.contender} round {number}: {run.records_per_s:,.0f} records/s, {run.wall_s:.1f} s, "
                 f"{run.cpu_s:.1f} CPU s, {run.memory_mib:,.0f} MiB, {run.verified}"
             )
     restarts: list[Restart] = []
     for number, contender in _turns(plan, plan.restarts if plan.counts else 0):
-        restarts.append(killed := restart(cluster, contender, setup, max(plan.counts), number))
+        restarts.append(killed := restart(cluster, contender, master, max(plan.counts), number))
         first = f"first new record {killed.first_record_s:.2f} s after the restart"
         console.print(f"{killed.contender} killed: {first}, {killed.verified}")
     latencies: list[Latency] = []
     times = {"warm_s": plan.latency_s / 2, "seconds": plan.latency_s}
     for number, contender in _turns(plan, plan.latencies):
-        latencies.append(paced := follow(cluster, contender, setup, number, per_s=plan.rate_per_s, **times))
+        latencies.append(paced := follow(cluster, contender, master, number, per_s=plan.rate_per_s, **times))
         console.print(
             f"{paced.contender} at {paced.records_per_s:,.0f} records/s: "
             f"p50 {paced.p50_ms:.0f} ms, p99 {paced.p99_ms:.0f} ms, "

@@ -17,13 +17,13 @@ from typing import NamedTuple, Self
 import psutil
 from confluent_kafka import IsolationLevel
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
-from environment import ScopedThread
 
 from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
 from brew.errors import BrewError, Refused
 from brew.kafka.clients import TopicPartition, admin, consumer, mapped
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
+from proof.campaign.programs import Background
 
 _POLL_S = 0.02
 _ASK_S = 5.0
@@ -57,19 +57,20 @@ class EndOffsets:
         return retry_until(once, "look", Deadline(_ASK_S))
 
 
-class VisibilityWatch(ScopedThread):
+class VisibilityWatch(Background):
     """Records every change of what is visible; polling costs this process and the broker, more with more partitions."""
 
     def __init__(self, ends: EndOffsets) -> None:
-        super().__init__()
+        super().__init__("visibility")
         self._ends = ends
         self.sights: list[VisibilitySample] = []
 
-    def after(self) -> None:
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__(*raised)
         self._look()
 
-    def work(self) -> None:
-        while not self._stop.wait(_POLL_S):
+    def run(self) -> None:
+        while not self.over.wait(_POLL_S):
             try:
                 self._look()
             except BrewError:
@@ -228,7 +229,7 @@ class Tree:
         return "\n".join(f"  {line[:400]}" for line in lines[-_LAST_LINES:])
 
 
-class MemoryWatch(ScopedThread):
+class MemoryWatch(Background):
     """
     Samples a tree's memory and CPU time twice a second.
 
@@ -237,7 +238,7 @@ class MemoryWatch(ScopedThread):
     """
 
     def __init__(self, tree: Tree) -> None:
-        super().__init__()
+        super().__init__("memory")
         self._tree = tree
         self.peak = Counter[str]()
         """The largest sum of PSS seen, in bytes, by role at that moment (driver, jvm, workers)."""
@@ -249,8 +250,8 @@ class MemoryWatch(ScopedThread):
         """CPU seconds of all processes seen, without up to half a second at the end of each."""
         return sum(self._cpu.values())
 
-    def work(self) -> None:
-        while not self._stop.wait(_SAMPLE_S):
+    def run(self) -> None:
+        while not self.over.wait(_SAMPLE_S):
             processes = self._tree.processes()
             for process in processes:
                 with contextlib.suppress(psutil.Error):

@@ -18,7 +18,7 @@ import measure
 import pytest
 import run
 from click.testing import CliRunner
-from contenders import CONTENDERS, RunTopics, Setup, require_built
+from contenders import CONTENDERS, MASTER, RunTopics, require_built
 from environment import program
 
 import brew.attempt
@@ -41,34 +41,33 @@ def _options(command: list[str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", [name for name in CONTENDERS if not name.startswith("spark-sink")])
 def test_every_contender_works_on_the_same_topics(name: str) -> None:
-    options = _options(CONTENDERS[name].command(PLACE, Setup(), False))
+    options = _options(CONTENDERS[name].command(PLACE, MASTER, False))
     wanted = {"--bootstrap": "b:1", "--input": "in", "--output": "out", "--dead-letter": "dead", "--group": "group"}
     assert {option: options[option] for option in wanted} == wanted
 
 
 def test_our_sink_differs_from_sparks_own_in_who_writes_alone() -> None:
     sinks = {"spark": "spark-sink-tuned", "one": "spark-sink-brew-one", "tasks": "spark-sink-brew-tasks"}
-    commands = [CONTENDERS[name].command(PLACE, Setup(), False) for name in sinks.values()]
+    commands = [CONTENDERS[name].command(PLACE, MASTER, False) for name in sinks.values()]
     assert [_options(command)["--sink"] for command in commands] == list(sinks)
     assert len({tuple(word for word in command if word not in sinks) for command in commands}) == 1
 
 
 def test_the_direct_reader_is_the_pipeline_with_another_reader() -> None:
-    setup = Setup("local[3]", ["spark.a=b"], ["--lanes", "4"])
-    direct, pipeline = (CONTENDERS[name].command(PLACE, setup, True) for name in ("direct", "pipeline"))
+    direct, pipeline = (CONTENDERS[name].command(PLACE, "local[3]", True) for name in ("direct", "pipeline"))
     assert (_options(direct)["--reader"], _options(pipeline)["--reader"]) == ("direct", "connector")
     assert [word for word in direct if word != "direct"] == [word for word in pipeline if word != "connector"]
     assert direct[1:4] == ["-m", "pipeline", "run"]
     assert _options(direct)["--master"] == "local[3]"
-    assert direct[-3:] == ["--follow", "--lanes", "4"]
-    assert "--follow" not in CONTENDERS["direct"].command(PLACE, setup, False)
+    assert direct[-1] == "--follow"
+    assert "--follow" not in CONTENDERS["direct"].command(PLACE, "local[3]", False)
 
 
 @pytest.mark.parametrize("name", [*PEERS, "quix"])
 def test_peers_are_static_members_unless_asked_otherwise(name: str) -> None:
     """A static member is the peer's better case after a kill; the default of its library is a contender, too."""
-    static = CONTENDERS[name].command(PLACE, Setup(), False)
-    assert static == [*CONTENDERS[f"{name}-dynamic"].command(PLACE, Setup(), False), "--instance", "bench-1"]
+    static = CONTENDERS[name].command(PLACE, MASTER, False)
+    assert static == [*CONTENDERS[f"{name}-dynamic"].command(PLACE, MASTER, False), "--instance", "bench-1"]
     peer = CONTENDERS[name]
     assert (peer.endless, peer.exactly_once, peer.ours) == (True, True, False)
 
@@ -76,7 +75,7 @@ def test_peers_are_static_members_unless_asked_otherwise(name: str) -> None:
 def test_flink_has_one_state_directory_for_all_starts_and_no_membership() -> None:
     """The second start after a kill finds the first one's checkpoints; Flink's readers never join the group."""
     flink = CONTENDERS["flink"]
-    command = flink.command(PLACE, Setup(), False)
+    command = flink.command(PLACE, MASTER, False)
     assert _options(command)["--state-dir"] == str(PLACE.home / "state")
     assert "--instance" not in command
     assert "flink-dynamic" not in CONTENDERS
