@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from environment import FLINK, FRANZ, JVM_DIR, PEERS, QUIX, STREAMS
@@ -145,78 +146,50 @@ _FLINK = Contender(  # no dynamic one: Flink assigns partitions itself and is no
 _SINK = "Spark's Kafka sink, at least once, from_json and to_json"
 _DIRECT = ("--reader", "direct")
 _AT_LEAST_ONCE = [str(Path(__file__).with_name("at_least_once.py"))]
+_ours, _unsafe = partial(Contender, ours=True), partial(Contender, exactly_once=False, without=TRANSACTIONS)
+_TWO = ("--stand-by", "--claim-interval", "0.5")
+_without_transactions = partial(_pipeline, *_DIRECT, program=_AT_LEAST_ONCE)
+_CONCAT = "a sink that glues the new fields on as text and trusts its input, our JVM options"
+_SHUFFLED = "the query of spark-sink-tuned, its rows shuffled by key before they are written"
+
+
+def _brew_sinks() -> Iterable[Contender]:
+    """Measured like Spark's own sink: the position is a batch number, not an input offset."""
+    for kind, what in (("one", "one writer"), ("tasks", "tasks write")):
+        for suffix, query in (("", "tuned"), ("-shuffled", "shuffled")):
+            told = f"our ExactlyOnceSink ({what}) with the query of spark-sink-{query}, our JVM options"
+            command = _sink(tuned=True, kind=kind, shuffle=bool(suffix))
+            without = POSITION | ORDER if suffix else POSITION
+            yield _unsafe(f"spark-sink-brew-{kind}{suffix}", told, command, without=without)
+
+
 CONTENDERS = {
     contender.name: contender
     for contender in (
-        Contender("direct", "ours, exactly once, tasks read by themselves", _pipeline(*_DIRECT), ours=True),
-        Contender(
-            "pipeline", "ours, exactly once, Spark's Kafka source reads", _pipeline("--reader", "connector"), ours=True
-        ),
-        Contender(
+        _ours("direct", "ours, exactly once, tasks read by themselves", _pipeline(*_DIRECT)),
+        _ours("pipeline", "ours, exactly once, Spark's Kafka source reads", _pipeline("--reader", "connector")),
+        _ours(
             "direct-stand-by",
             "the same with a second driver that stands by, heartbeats of 0.5 s",
-            _pipeline(*_DIRECT, "--stand-by", "--claim-interval", "0.5"),
-            ours=True,
+            _pipeline(*_DIRECT, *_TWO),
             stands_by=True,
         ),
-        Contender(
-            "alone", "ours, exactly once, one process without Spark", _pipeline(*_DIRECT, spark=False), ours=True
-        ),
-        Contender(
+        _ours("alone", "ours, exactly once, one process without Spark", _pipeline(*_DIRECT, spark=False)),
+        _unsafe(
             "alone-at-least-once",
             "the same with its transactions taken out, offsets after output",
-            _pipeline(*_DIRECT, program=_AT_LEAST_ONCE, spark=False),
-            exactly_once=False,
-            without=TRANSACTIONS,
+            _without_transactions(spark=False),
         ),
-        Contender(
+        _unsafe(
             "direct-at-least-once",
             "direct with its transactions taken out, offsets after output",
-            _pipeline(*_DIRECT, program=_AT_LEAST_ONCE),
-            exactly_once=False,
-            without=TRANSACTIONS,
+            _without_transactions(),
         ),
-        Contender(
-            "spark-sink",
-            f"{_SINK}, the JVM as Spark starts it",
-            _sink(tuned=False),
-            exactly_once=False,
-            without=TRANSACTIONS,
-        ),
-        Contender(
-            "spark-sink-tuned",
-            f"{_SINK}, our JVM options",
-            _sink(tuned=True),
-            exactly_once=False,
-            without=TRANSACTIONS,
-        ),
-        Contender(
-            "spark-sink-concat",
-            "a sink that glues the new fields on as text and trusts its input, our JVM options",
-            _sink(tuned=True, json="concat"),
-            exactly_once=False,
-            without=TRANSACTIONS,
-        ),
-        Contender(
-            "spark-sink-shuffled",
-            "the query of spark-sink-tuned, its rows shuffled by key before they are written",
-            _sink(tuned=True, shuffle=True),
-            exactly_once=False,
-            without=TRANSACTIONS | ORDER,
-        ),
-        *(
-            # Measured like the sink before it: its position is a batch number, not an input offset.
-            Contender(
-                f"spark-sink-brew-{kind}{'-shuffled' if shuffle else ''}",
-                f"our ExactlyOnceSink ({what}) with the query of spark-sink-{'shuffled' if shuffle else 'tuned'}, our "
-                "JVM options",
-                _sink(tuned=True, kind=kind, shuffle=shuffle),
-                exactly_once=False,
-                without=POSITION | ORDER if shuffle else POSITION,
-            )
-            for kind, what in (("one", "one writer"), ("tasks", "tasks write"))
-            for shuffle in (False, True)
-        ),
+        _unsafe("spark-sink", f"{_SINK}, the JVM as Spark starts it", _sink(tuned=False)),
+        _unsafe("spark-sink-tuned", f"{_SINK}, our JVM options", _sink(tuned=True)),
+        _unsafe("spark-sink-concat", _CONCAT, _sink(tuned=True, json="concat")),
+        _unsafe("spark-sink-shuffled", _SHUFFLED, _sink(tuned=True, shuffle=True), without=TRANSACTIONS | ORDER),
+        *_brew_sinks(),
         *_peers(static=True),
         *_peers(static=False),
     )
