@@ -16,6 +16,7 @@ from brew.claims.messages import (
     MIN_INTERVAL_MS,
     NOTHING,
     SNAPSHOT_KEY,
+    UNKNOWN_ID,
     WHOLE_TOPIC,
     ClaimingMessages,
     ClaimingPartition,
@@ -142,7 +143,7 @@ class Membership:
 
     ``partitions``: those that may be claimed; `(WHOLE_TOPIC,)` claims a topic as a whole, and is never shared.
     ``client_id``: keep it across restarts if the process should take its partitions back at once.
-    ``works``: False for an administrator, who gets no share.
+    ``works``: False for an administrator, who gets no share. ``topic_id``: if it reads from the log's position.
     """
 
     client_id: str
@@ -151,6 +152,7 @@ class Membership:
     partitions: tuple[int, ...]
     interval_s: float = INTERVAL_S
     works: bool = True
+    topic_id: str = UNKNOWN_ID
 
     def __post_init__(self) -> None:
         if not MIN_INTERVAL_MS <= self.interval_ms <= MAX_INTERVAL_MS:
@@ -187,11 +189,13 @@ class Holding:
     A partition that this member owns: its fencing token, and the position that the log has or will be sent.
 
     ``confirmed_until``: monotonic seconds; after that no heartbeat counted for two intervals, and others may own it.
+    ``topic_id``: of the topic that the position belongs to; `UNKNOWN_ID` if nobody said.
     """
 
     token: int
     position: int
     confirmed_until: float
+    topic_id: str = UNKNOWN_ID
 
 
 class Member:
@@ -277,13 +281,15 @@ class Member:
     def claim(self, partitions: Sequence[int], deadline: Deadline) -> list[int]:
         """Claim the partitions together, read back, send heartbeats at once; return those that were granted."""
         membership, sent = self.membership, self._now()
-        messages = [ClaimingPartition(*membership.sender, p, membership.interval_ms) for p in partitions]
+        messages = [
+            ClaimingPartition(*membership.sender, p, membership.interval_ms, membership.topic_id) for p in partitions
+        ]
         written = self._write(messages, deadline)
         gained = {}
         for partition, (answer, offset) in zip(partitions, written, strict=True):
             owner = self._owner(partition)
             if answer is RecordEffect.GRANTED and owner is not None and owner.token == offset:
-                gained[partition] = Holding(offset, owner.position, sent + 2 * membership.interval_s)
+                gained[partition] = Holding(offset, owner.position, sent + 2 * membership.interval_s, owner.topic_id)
         self.holdings |= gained
         self._send_heartbeats(gained, deadline)
         return [p for p in gained if p in self.holdings]
@@ -349,7 +355,7 @@ class Member:
                 and (owner.client_id, owner.token) == (membership.client_id, token)
             ):
                 position = max(owner.position, holding.position)
-                self.holdings[partition] = Holding(token, position, sent + 2 * membership.interval_s)
+                self.holdings[partition] = Holding(token, position, sent + 2 * membership.interval_s, owner.topic_id)
 
     def _write(self, messages: Iterable[Message], deadline: Deadline) -> list[tuple[RecordEffect, int]]:
         """Append, read back, and return each message's effect in the fold and its offset (of the first copy)."""

@@ -31,9 +31,12 @@ def coordinating_partition(topic: str, partition: int, of: int) -> int:
     return zlib.crc32(f"{topic}:{partition}".encode()) % of
 
 
-VERSION = 1
+VERSION = 2
+"""1 had no `topic_id`."""
 NOTHING = -1
 """A position or token with no meaning."""
+UNKNOWN_ID = "-"
+"""In place of a topic id."""
 MAX_ID = 255
 MAX_PARTITION = 1_000_000
 MIN_INTERVAL_MS, MAX_INTERVAL_MS = 50, 600_000
@@ -53,13 +56,18 @@ class Heartbeat(NamedTuple):
 
 
 class ClaimingPartition(NamedTuple):
-    """Request a partition; if it is granted, the record's offset becomes the fencing token."""
+    """
+    Request a partition; if it is granted, the record's offset becomes the fencing token.
+
+    ``topic_id``: the topic that the claimant reads, so that it does not continue at the position in a deleted one.
+    """
 
     client_id: str
     group_id: str
     topic: str
     partition: int
     interval_ms: int
+    topic_id: str = UNKNOWN_ID
 
 
 class ReleasingPartition(NamedTuple):
@@ -136,6 +144,7 @@ LIMITS: dict[str, Callable[[Any], bool]] = {
     "last_offset": _number(NOTHING),
     "proposed_last_offset": _number(0),
     "token": _number(NOTHING),
+    "topic_id": _id,
     "interval_ms": _number(MIN_INTERVAL_MS, MAX_INTERVAL_MS),
     "resume": lambda raw: isinstance(raw, bool),
     "msg_expire_time": _number(0),
@@ -198,6 +207,8 @@ def decode(value: bytes | None) -> Message | None:
             f"the claims topic holds a message {name!r} of version {version}, and this program knows versions up to "
             f"{VERSION}; update it, or name another topic (--claims)"
         )
+    if version == 1 and made is ClaimingPartition:
+        fields.setdefault("topic_id", UNKNOWN_ID)
     if fields.keys() != _FIELDS[made]:
         return None
     values = _VALUES[made](fields)

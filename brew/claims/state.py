@@ -16,6 +16,7 @@ from brew.claims.log import Entry
 from brew.claims.messages import (
     MAX_INTERVAL_MS,
     NOTHING,
+    UNKNOWN_ID,
     ClaimingMessages,
     ClaimingPartition,
     Heartbeat,
@@ -74,7 +75,8 @@ class PartitionOwner:
     """
     The owner of a partition; ``client_id`` is None if it was released. Times in ms of the brokers' clock.
 
-    ``last_heartbeat_ms``: also set by a claim and by a claim of messages.
+    ``last_heartbeat_ms``: also set by a claim and by a claim of messages. ``topic_id``: of the topic that the position
+    belongs to; `UNKNOWN_ID` if nobody said.
     """
 
     client_id: str | None
@@ -82,6 +84,7 @@ class PartitionOwner:
     last_heartbeat_ms: int
     interval_ms: int
     position: int
+    topic_id: str = UNKNOWN_ID
 
     def status(self, now: int) -> Status:
         return status(self.last_heartbeat_ms, self.interval_ms, now)
@@ -164,8 +167,10 @@ class Table:
         owner = self.owners.get(key)
         if owner is not None and owner.client_id is not None and owner.status(time_ms) is not Status.STALE:
             return RecordEffect.HELD
-        position = NOTHING if owner is None else owner.position
-        self.owners[key] = PartitionOwner(message.client_id, offset, time_ms, message.interval_ms, position)
+        position, topic_id = (NOTHING, UNKNOWN_ID) if owner is None else (owner.position, owner.topic_id)
+        if position == NOTHING or topic_id == UNKNOWN_ID:
+            topic_id = message.topic_id
+        self.owners[key] = PartitionOwner(message.client_id, offset, time_ms, message.interval_ms, position, topic_id)
         return RecordEffect.GRANTED
 
     def _current_owner(
@@ -227,7 +232,7 @@ class Table:
         pause = self.pauses.get(message.group_id)
         administrator = pause is not None and time_ms < pause.until and pause.client == message.client_id
         if administrator and message.last_offset != NOTHING:
-            owner.position = message.last_offset
+            owner.position, owner.topic_id = message.last_offset, UNKNOWN_ID
         owner.position = max(owner.position, message.last_offset)
         owner.client_id, owner.last_heartbeat_ms = None, time_ms
         return RecordEffect.RELEASED
@@ -271,7 +276,15 @@ def snapshot_of(table: Table, client_id: str) -> Snapshot:
         table.clock,
         {
             "seats": [
-                [*key, owner.client_id, owner.token, owner.last_heartbeat_ms, owner.interval_ms, owner.position]
+                [
+                    *key,
+                    owner.client_id,
+                    owner.token,
+                    owner.last_heartbeat_ms,
+                    owner.interval_ms,
+                    owner.position,
+                    owner.topic_id,
+                ]
                 for key, owner in table.owners.items()
             ],
             "members": [
@@ -295,9 +308,10 @@ def table_from(snapshot: Snapshot) -> Table:
     table.next = table.snapshot_until = snapshot.until
     table.clock = table.snapshot_clock = snapshot.clock
     try:
-        for group, topic, partition, owner, token, last_heartbeat_ms, interval_ms, position in snapshot.state["seats"]:
+        for group, topic, partition, owner, token, last_heartbeat_ms, interval_ms, *at in snapshot.state["seats"]:
+            position, topic_id = at if len(at) > 1 else (*at, UNKNOWN_ID)  # version 1 had no topic id
             table.owners[group, topic, partition] = PartitionOwner(
-                owner, token, last_heartbeat_ms, interval_ms, position
+                owner, token, last_heartbeat_ms, interval_ms, position, topic_id
             )
         for group, topic, client, last_heartbeat_ms, interval_ms in snapshot.state["members"]:
             table.members.setdefault((group, topic), {})[client] = Presence(last_heartbeat_ms, interval_ms)
@@ -319,6 +333,7 @@ class OwnedPartition(NamedTuple):
     status: Status
     age_ms: int
     position: int
+    topic_id: str = UNKNOWN_ID
 
     @property
     def free(self) -> bool:
@@ -387,7 +402,12 @@ class ClaimsView:
                 claims[partition] = OwnedPartition(None, -1, Status.STALE, 0, -1)
             else:
                 claims[partition] = OwnedPartition(
-                    owner.client_id, owner.token, owner.status(now), now - owner.last_heartbeat_ms, owner.position
+                    owner.client_id,
+                    owner.token,
+                    owner.status(now),
+                    now - owner.last_heartbeat_ms,
+                    owner.position,
+                    owner.topic_id,
                 )
         return claims
 

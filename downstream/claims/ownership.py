@@ -16,6 +16,7 @@ import click
 
 from brew.claims.heartbeater import Heartbeater, HeldPartitions
 from brew.claims.member import INTERVAL_S, Holding, Membership
+from brew.claims.messages import UNKNOWN_ID
 from brew.cli import option
 from brew.deadline import Deadline
 from brew.kafka.claims_log import ClaimsLog
@@ -50,6 +51,7 @@ class ClaimedMember(Member):
         claims: ClaimsSettings,
         partitions: Sequence[int],
         tell: Callable[[str], None] = lambda _text: None,
+        topic_id: str = UNKNOWN_ID,
     ) -> None:
         super().__init__(settings)
         self._claiming = LastingFailure(f"claims in {claims.topic}", tell)
@@ -58,7 +60,14 @@ class ClaimedMember(Member):
         self._assignment_reported = False
         self.heartbeater = Heartbeater(
             lambda: ClaimsLog(settings.connection, claims.topic),
-            Membership(claims.client_id, settings.group, settings.topic, tuple(partitions), claims.interval_s),
+            Membership(
+                claims.client_id,
+                settings.group,
+                settings.topic,
+                tuple(partitions),
+                claims.interval_s,
+                topic_id=topic_id,
+            ),
             healthy=lambda: time.monotonic() - self._polled_at < self._max_poll_interval_s,
         )
         self._held = HeldPartitions(self.heartbeater)
@@ -141,7 +150,10 @@ class AtLeastOnce(Handler):
             holding = self._held.get(assignment.partition)
             if holding is None or holding.token != claimed.token:
                 holding = self._held[assignment.partition] = claimed
-            offsets.append(replace(assignment, committed=holding.position) if holding.position >= 0 else assignment)
+            # A topic that was deleted and recreated has the position of the old one here; Kafka's own was deleted.
+            of = None if holding.topic_id == UNKNOWN_ID else holding.topic_id
+            at = replace(assignment, committed=holding.position, committed_topic_id=of)
+            offsets.append(at if holding.position >= 0 else assignment)
         return self._inner.assigned(offsets, deadline)
 
     def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:

@@ -125,7 +125,7 @@ class Loop:
         if settings.claims is None:
             return Member(asked)
         partitions = settings.partitions or range(self._topic.partitions)
-        member = ClaimedMember(asked, settings.claims, partitions, self._tell)
+        member = ClaimedMember(asked, settings.claims, partitions, self._tell, self._topic.topic_id)
         self._handler = FLOWS[settings.claims.flow](self._handler, member.heartbeater)
         return member
 

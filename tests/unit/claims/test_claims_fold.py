@@ -26,7 +26,7 @@ from brew.claims.messages import (
     decode,
     encode,
 )
-from brew.claims.state import ClaimsView, RecordEffect, Status, Table
+from brew.claims.state import ClaimsView, RecordEffect, Status, Table, snapshot_of, table_from
 from brew.deadline import Deadline
 
 
@@ -299,7 +299,15 @@ _token = st.integers(-1, 40)
 _position = st.integers(-1, 30)
 _maybe = st.one_of(st.none(), _partition)
 _message: st.SearchStrategy[Message] = st.one_of(
-    st.builds(ClaimingPartition, _client, st.just(GROUP), st.just(TOPIC), _partition, st.just(INTERVAL)),
+    st.builds(
+        ClaimingPartition,
+        _client,
+        st.just(GROUP),
+        st.just(TOPIC),
+        _partition,
+        st.just(INTERVAL),
+        st.sampled_from(["-", "id"]),
+    ),
     st.builds(
         Heartbeat, _client, st.just(GROUP), st.just(TOPIC), _maybe, _position, _token, st.just(INTERVAL), st.booleans()
     ),
@@ -426,3 +434,25 @@ def test_a_fold_without_its_rules_breaks_the_property(broken: str, monkeypatch: 
     quickly = settings(max_examples=500, deadline=None, database=None, phases=[Phase.generate])
     with pytest.raises(AssertionError):
         quickly(given(_log)(test_an_owner_changes_only_by_a_granted_claim_and_tokens_only_rise.hypothesis.inner_test))()
+
+
+def test_a_position_keeps_the_id_of_its_topic_until_an_administrator_sets_it() -> None:
+    """A member that reads the recreated topic claims, too; the position is still the old one's."""
+    table, key = Table(), (GROUP, TOPIC, 0)
+
+    def claimed(offset: int, topic_id: str) -> claims_state.PartitionOwner:
+        time_ms = START_MS + offset * 10 * INTERVAL
+        table.apply(offset, time_ms, ClaimingPartition("a", GROUP, TOPIC, 0, INTERVAL, topic_id))
+        return table.owners[key]
+
+    assert claimed(0, "first").topic_id == "first"
+    assert claimed(1, "second").topic_id == "second", "there is no position yet"
+    owner = claimed(2, "second")
+    owner.position = 7
+    owner = claimed(3, "third")
+    assert (owner.position, owner.topic_id) == (7, "second")
+    assert table_from(snapshot_of(table, "a")).owners == table.owners
+    table.pauses[GROUP] = claims_state.Pause("a", 2**60)
+    table.apply(4, table.clock + 1, ReleasingPartition("a", GROUP, TOPIC, 0, 3, 3))
+    owner = claimed(5, "third")
+    assert (owner.position, owner.topic_id) == (3, "third")

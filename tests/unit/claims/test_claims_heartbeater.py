@@ -18,6 +18,7 @@ from rich.console import Console
 from brew.claims.heartbeater import Heartbeater, HeldPartitions
 from brew.claims.log import Entry
 from brew.claims.member import Holding, Membership
+from brew.claims.messages import UNKNOWN_ID
 from brew.claims.state import ClaimsView, Table
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -34,6 +35,7 @@ from downstream.consume.handler import (
     NotOwned,
     PartitionBatch,
     RetryLater,
+    start,
 )
 
 
@@ -101,6 +103,13 @@ class Behind(Recorder):
         self.report({0: 115})
 
 
+class Starting(Recorder):
+    """Starts where the pattern of `brew call` does."""
+
+    def assigned(self, assignments: Sequence[AssignedPartition], _deadline: Deadline) -> Mapping[int, int]:
+        return {assignment.partition: start(assignment) for assignment in assignments}
+
+
 def context(heard: list[Mapping[int, int]]) -> HandlerContext:
     return HandlerContext(Deadline(20), frozenset({0, 1}), lambda _: None, lambda _: None, heard.append)
 
@@ -136,6 +145,19 @@ def test_at_least_once_works_first_and_tells_then() -> None:
         ("revoked", [0, 1]),
         ("give back", {0: (7, 120), 1: (8, -1)}),
     ]
+
+
+def test_the_position_in_a_topic_that_was_recreated_since_is_not_taken_over() -> None:
+    """Kafka deletes its own offset with the topic: the records below the log's position were skipped."""
+    heartbeater, handler = FakeHeartbeater([]), Starting([])
+    flow = AtLeastOnce(handler, cast("Heartbeater", heartbeater))
+    for known in ("id", UNKNOWN_ID):
+        heartbeater.holdings[0] = Holding(7, 100, 1e9, known)
+        assert flow.assigned(assignments()[:1], Deadline(5)) == {0: 100}
+        flow.lost([0])
+    heartbeater.holdings[0] = Holding(7, 100, 1e9, "the id before")
+    with pytest.raises(Refused, match=r"topic-recreated: .* id the id before, but the topic now has id id"):
+        flow.assigned(assignments()[:1], Deadline(5))
 
 
 def test_what_was_only_begun_is_not_told() -> None:

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from brew.claims.log import Entry
 from brew.claims.messages import (
     TYPES,
+    UNKNOWN_ID,
+    VERSION,
     WHOLE_TOPIC,
     ClaimingMessages,
     Message,
@@ -92,7 +94,7 @@ def test_what_is_no_message_is_passed_over(value: bytes | None) -> None:
     assert decode(value) is None
 
 
-@pytest.mark.parametrize("change", [{"v": 2}, {"type": "Handover"}])
+@pytest.mark.parametrize("change", [{"v": VERSION + 1}, {"type": "Handover"}])
 def test_a_version_that_is_not_known_stops_the_reader(change: dict[str, object]) -> None:
     with pytest.raises(Refused, match="--claims"):
         decode(orjson.dumps({**orjson.loads(encode(claim("a"))[1]), **change}))
@@ -123,3 +125,14 @@ def test_a_snapshot_from_the_future_is_no_snapshot_and_a_broken_one_is_refused()
     assert ClaimsView([Table()]).apply(entry) is RecordEffect.UNREADABLE
     with pytest.raises(Refused, match="can't be read"):
         table_from(message)
+
+
+def test_a_claim_and_a_snapshot_of_version_1_have_no_topic_id() -> None:
+    """A log of an earlier program stays readable."""
+    fields = orjson.loads(encode(claim("a"))[1])
+    del fields["topic_id"]
+    assert decode(orjson.dumps(fields | {"v": 1})) == claim("a")
+    assert decode(orjson.dumps(fields)) is None
+    seats = [[GROUP, TOPIC, 0, "a", 3, START_MS, 1000, 7]]
+    [owner] = table_from(Snapshot("a", 5, START_MS, {"seats": seats, "members": [], "pauses": []})).owners.values()
+    assert (owner.position, owner.topic_id) == (7, UNKNOWN_ID)
