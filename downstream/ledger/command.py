@@ -64,12 +64,14 @@ def start(row: OffsetRow, assignment: AssignedPartition) -> Start:
     if row.next_offset < assignment.first:
         raise Refused(
             f"input-lost: the ledger is at offset {row.next_offset} of {where}, and retention has deleted the records "
-            f"before {assignment.first}; to skip these orders, set next_offset to {assignment.first}"
+            f"before {assignment.first}; to skip these orders, set next_offset to {assignment.first} in the table "
+            f"kafka_offsets of --schema, for partition {assignment.partition}"
         )
     if row.next_offset > assignment.last_stable:
         raise Refused(
             f"offset-ahead: the ledger is at offset {row.next_offset} of {where}, whose last stable offset is "
-            f"{assignment.last_stable}; is this another cluster, or was its log truncated? Restore the matching one"
+            f"{assignment.last_stable}; is this another cluster, or was its log truncated? Name the matching "
+            "cluster with --bootstrap, or the matching ledger with --database"
         )
     if assignment.committed is not None and assignment.committed > row.next_offset:
         return Start(

@@ -287,5 +287,8 @@ class Run:
             )
         self._tell(f"{what}: {how}, will try again: {why}")
         if patience.expired():
-            raise Refused(f"{what}: no transaction succeeded there for {patience.budget_s:g} s, at last: {why}")
+            raise Refused(
+                f"{what}: no transaction succeeded there for {patience.budget_s:g} s, at last: {why}; "
+                "correct it, then run again: it continues at the group's offsets"
+            )
         self._stop.wait(_PAUSE_S)
