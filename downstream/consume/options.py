@@ -25,7 +25,12 @@ loop_options = options(
         "--partitions", metavar="N,N", help="Partitions to read, without group assignment.  [default: the group's]"
     ),
     follow_option,
-    option("--batch", type=click.IntRange(1, 1_000_000), default=5000, help="Records per transaction."),
+    option(
+        "--batch",
+        type=click.IntRange(1, 1_000_000),
+        default=5000,
+        help="Maximum records per batch; a store takes each in one transaction.",
+    ),
     option(
         "--max-poll-interval-s",
         type=click.FloatRange(1, 86_400),
