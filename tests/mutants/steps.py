@@ -11,7 +11,6 @@ from typing import Any
 from brew import range_transaction
 from brew.attempt import AttemptSpec, Job
 from brew.deadline import Deadline
-from brew.driver import micro_batches
 from brew.kafka import committed_offset
 from brew.kafka.committed_offset import PositionConfirmation
 from brew.kafka.transaction import KafkaTransaction
@@ -19,6 +18,7 @@ from brew.names import READ_UNCOMMITTED, TransactionalId
 from brew.offsets import Committed
 from brew.outcome import Outcome, Status
 from brew.range_transaction import Rows
+from brew.readers.direct import worker
 from mutants.mutant import Changes, Method, mutant
 
 # Ownership of transactions.
@@ -171,6 +171,6 @@ def retried_without_locate(change: Changes) -> None:
     def write(old: Method, run: Any, batches: Any, position: int) -> None:
         old(run, batches, run.offered.start if getattr(blind, "on", False) else position)
 
-    change.wrap(micro_batches, "attempt", attempt)
+    change.wrap(worker, "attempt", attempt)
     change.wrap(range_transaction, "_settled", settled)
     change.wrap(range_transaction, "_produce_all", write)
