@@ -56,6 +56,7 @@ class GiveUpPolicy:
         self._denied_since: dict[int, float] = {}
         self._owned_by_others: Mapping[int, int] = {}
         self._last_progress = self._failing_since = time.monotonic()
+        self._denied_from: float | None = None  # the first denial that no other failure followed
 
     def progressed(self) -> None:
         self._last_progress = time.monotonic()
@@ -69,16 +70,19 @@ class GiveUpPolicy:
         Count one failure; return the seconds to wait: exponential, with jitter, so that two pipelines get out of step.
 
         Raises:
-            Refused: no progress since the first of these failures for longer than --patience.
+            Refused: no progress since the first of these failures for longer than --patience, or for ten seconds of
+                nothing but authorization failures.
         """
-        now = time.monotonic()
+        now, since, patience_s = time.monotonic(), self._failing_since, self._settings.patience_s
         if self.failures == 0:
-            self._failing_since = now  # excludes time blocked by upstream transactions before the first failure
-        idle = now - max(self._last_progress, self._failing_since)
-        patience_s = (
-            self._settings.patience_s if denial_in(detail) is None else min(_DENIED_S, self._settings.patience_s)
-        )
-        _check_patience("no progress", idle, patience_s, problem, detail)
+            self._failing_since = since = now  # excludes time blocked by upstream transactions before
+            self._denied_from = None
+        if denial_in(detail) is None:
+            self._denied_from = None
+        else:
+            self._denied_from = since = now if self._denied_from is None else self._denied_from
+            patience_s = min(_DENIED_S, patience_s)
+        _check_patience("no progress", now - max(self._last_progress, since), patience_s, problem, detail)
         self.failures += 1
         max_pause = min(_MAX_BACKOFF_S, _BACKOFF_S * 2**self.failures)
         return random.uniform(max_pause / 4, max_pause)  # noqa: S311 - a pause, not a secret

@@ -153,6 +153,22 @@ def test_a_no_is_waited_for_ten_seconds_at_most(clock: Clock, patience_s: float,
     assert ("after an authorization failure" in str(caught.value)) is (detail == DENIED)
 
 
+def test_a_no_after_an_outage_is_waited_for_as_long_as_any_other(clock: Clock) -> None:
+    """The ten seconds were over with the outage: a run that lived through it was ended by its first refusal."""
+    patience = clock.policy(patience_s=120.0)
+    for _ in range(2):  # an outage between denials begins the ten seconds anew
+        for waited_s in (0, 30):
+            clock.now += waited_s
+            patience.failed("survey", "no broker answered")
+        clock.now += 5
+        patience.failed("partition 0", DENIED)
+        clock.now += 10
+        patience.failed("partition 0", DENIED)
+    clock.now += 0.1
+    with pytest.raises(Refused, match=r"no progress for 10 s \(--patience is 10 s at most after an authorization"):
+        patience.failed("partition 0", DENIED)
+
+
 @pytest.mark.parametrize(
     ("name", "setting"),
     [
