@@ -1,7 +1,7 @@
 """
 Missing offsets: check the output for records of a partition before it starts without a committed offset.
 
-`renew` keeps the offset of an idle partition from expiring.
+`IdleOffsets` keeps the offsets of idle partitions from expiring.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from brew.deadline import Deadline
-from brew.errors import BrewError, Refused
+from brew.errors import BrewError, Fenced, Refused
 from brew.kafka.clients import admin
 from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import committed_by, log_offsets
@@ -23,7 +23,9 @@ from brew.planner import PartitionFacts, position_metadata
 from brew.settings import OnMissingPosition, PipelineSettings
 from brew.transaction import Write, transact
 
-_REQUEST_S, _RENEW_S = 30.0, 5.0
+_REQUEST_S = 30.0
+_IDLE_S, _AGAIN_S, _RENEW_S = 3600.0, 60.0, 5.0
+"""After so long at one position an offset is renewed; so long after a failure; and a renewal may take so long."""
 _GRACE_S = 1.0
 """A transaction that hides output for longer than this was left open by a dead or hanging run."""
 _POLL_S = 0.05
@@ -233,23 +235,50 @@ def _fence_and_commit(settings: PipelineSettings, fact: PartitionFacts, offset: 
         kafka.close()
 
 
-def renew(settings: PipelineSettings, fact: PartitionFacts) -> None:
+class IdleOffsets:
     """
-    Commit the partition's position again; Kafka deletes it `offsets.retention.minutes` after the last commit.
+    Commits offsets of idle partitions again: Kafka deletes one `offsets.retention.minutes` after its commit (KIP-211).
+
+    The partition's id is fenced; an attempt that begins at that moment is repeated. For one thread.
+    """
+
+    def __init__(self, transaction: TransactionSettings, topic: str) -> None:
+        self._transaction, self._topic = transaction, topic
+        self._due: dict[int, tuple[int, float]] = {}
+
+    def renew_one(self, positions: Mapping[int, int]) -> str | None:
+        """Renew an offset that has stayed at its position for an hour, if there is one; return why that failed."""
+        now, problem, pause_s = time.monotonic(), None, _IDLE_S
+        for partition, position in positions.items():
+            if self._due.get(partition, (None, 0.0))[0] != position:
+                self._due[partition] = position, now + _IDLE_S
+        due = next((partition for partition in positions if self._due[partition][1] <= now), None)
+        if due is None:
+            return None
+        try:
+            renew(self._transaction, self._topic, due)
+        except Fenced:  # by an attempt, which commits itself
+            pass
+        except BrewError as error:
+            problem, pause_s = f"the offset of idle partition {due} could not be renewed: {error}", _AGAIN_S
+        self._due[due] = positions[due], now + pause_s
+        return problem
+
+
+def renew(transaction: TransactionSettings, topic: str, partition: int) -> None:
+    """
+    Commit the partition's offset again as it is.
 
     Raises:
-        Fenced: an attempt has begun, and commits itself.
-        BrewError: the brokers did not answer; the position is unchanged.
+        Fenced: an attempt has begun.
+        BrewError: the brokers did not answer; the offset is unchanged.
     """
-    transaction = TransactionSettings(settings.connection, settings.group, settings.transaction_timeout_s)
     deadline = Deadline(_RENEW_S)
 
-    def unchanged(committed: Committed | None) -> Write | None:
-        if committed is None:
-            return None
-        return Write(lambda _deadline: None, lambda: committed.offset, position_metadata(fact.topic_id), deadline)
+    def unchanged(found: Committed | None) -> Write | None:
+        return None if found is None else Write(lambda _deadline: None, lambda: found.offset, found.metadata, deadline)
 
-    kafka = KafkaTransaction(transaction, fact.topic, fact.partition)
+    kafka = KafkaTransaction(transaction, topic, partition)
     try:
         transact(kafka, unchanged, deadline)
     finally:

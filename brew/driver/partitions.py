@@ -11,12 +11,13 @@ from brew.cluster import GroupFacts, Unknown
 from brew.deadline import Deadline
 from brew.driver import missing_offsets
 from brew.driver.run_context import Interval, ProgressView, RunContext
-from brew.errors import BrewError, DeadlineExceeded, Fenced, Refused
+from brew.errors import BrewError, DeadlineExceeded, Refused
 from brew.kafka import topics
 from brew.kafka.clients import admin, consumer, is_cut_off, mapped
 from brew.kafka.cluster import Groups
 from brew.kafka.offsets import committed, log_offsets
 from brew.kafka.topics import Topic, TopicSpec
+from brew.kafka.transaction import TransactionSettings
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts, check, position_metadata
@@ -171,8 +172,6 @@ _SURVEY_S = 30.0
 _OUTPUT_WAIT_S, _ABORTED_S = 30.0, 15.0
 _BLOCKED_NOTE_S = 5.0
 _OUTPUTS_S = 5.0
-_RENEW_S, _RENEW_AGAIN_S = 3600.0, 60.0
-"""After so long without a commit, and after so long since a failure, an idle partition's position is renewed."""
 
 
 def output_wait_s(settings: PipelineSettings) -> float:
@@ -210,7 +209,10 @@ class PartitionSurvey:
         self._outputs_due = Interval(_OUTPUTS_S)
         self._missing: list[str] = []
         self._noted: list[str] = []
-        self._renew_at: dict[int, tuple[int, float]] = {}
+        transaction = TransactionSettings(
+            self._settings.connection, self._settings.group, self._settings.transaction_timeout_s
+        )
+        self._idle = missing_offsets.IdleOffsets(transaction, self._settings.input)
         self.last_positions: dict[int, int] = {}
         self.owned: Container[int] = ALL_PARTITIONS
 
@@ -256,34 +258,16 @@ class PartitionSurvey:
             facts = [f for f in facts if f.partition not in held_back]
         else:
             self._output_wait = None
-        if self._shared.goals is None:
-            self._renew_idle(facts)
+        self._renew_idle(facts)
         self._shared.progress.survey(facts, self.owned)
         return facts, len(facts) == requested
 
     def _renew_idle(self, facts: Iterable[PartitionFacts]) -> None:
-        """
-        Renew the position of one partition that has long been idle: a week later it would be missing (KIP-211).
-
-        Its id is fenced; an attempt that begins at that moment is repeated.
-        """
-        now = time.monotonic()
-        idle = {f.partition: f for f in facts if f.committed is not None and not f.lag and f.partition in self.owned}
-        for partition, fact in idle.items():
-            if self._renew_at.get(partition, (None, 0.0))[0] != fact.position:
-                self._renew_at[partition] = (fact.position, now + _RENEW_S)
-        due = next((partition for partition in idle if self._renew_at[partition][1] <= now), None)
-        if due is None or self._shared.replaced.is_set() or self._shared.stop.is_set():
+        if self._shared.goals is not None or self._shared.replaced.is_set() or self._shared.stop.is_set():
             return
-        pause_s = _RENEW_S
-        try:
-            missing_offsets.renew(self._settings, idle[due])
-        except Fenced:
-            pass
-        except BrewError as error:
-            pause_s = _RENEW_AGAIN_S
-            self._shared.view.note(f"the offset of idle partition {due} could not be renewed: {error}")
-        self._renew_at[due] = (idle[due].position, now + pause_s)
+        idle = [f for f in facts if f.committed is not None and not f.lag and f.partition in self.owned]
+        if problem := self._idle.renew_one({fact.partition: fact.position for fact in idle}):
+            self._shared.view.note(problem)
 
     def renew_clients(self) -> None:
         """Replace clients that have lost the brokers, after a failed survey."""

@@ -13,6 +13,7 @@ from functools import partial
 
 from brew.acl import denial_in
 from brew.deadline import Deadline
+from brew.driver.missing_offsets import IdleOffsets
 from brew.errors import DeadlineExceeded, Fenced, KafkaFailure, Refused
 from brew.fault_injection import KillAt
 from brew.kafka.clients import AdminClient, admin, consumer, is_cut_off, reach
@@ -66,7 +67,7 @@ class _Stage:
     """
     One topic's partitions and their tasks; ``seen``: committed offsets, ``goal``: where a drain ends.
 
-    ``layout``: committed with the offsets (`Topics.layout`).
+    ``layout``: committed with the offsets (`Topics.layout`). ``idle``: offsets of the partitions without more to read.
     """
 
     topic: Topic
@@ -74,6 +75,7 @@ class _Stage:
     seen: dict[int, int] = field(default_factory=dict)
     goal: dict[int, int] | None = None
     layout: str = ""
+    idle: dict[int, int] = field(default_factory=dict)
 
 
 class Run:
@@ -97,6 +99,7 @@ class Run:
     ) -> None:
         self._recorder = recorder or Recorder.unobserved()
         self._settings, self._store_of, self._stop, self._tell, self._crash = settings, store_of, stop, tell, crash
+        self._transaction = TransactionSettings(settings.connection, settings.group, settings.timeout_s)
         self.result, self._lock = RunResult(), threading.Lock()
         self._stores: dict[int, Store] = {}
         self._readers: dict[tuple[str, int], RangeReader] = {}
@@ -169,8 +172,13 @@ class Run:
         self._tell(f"restored partition {partition}: {quantity(records, 'record')} of the changelog in {seconds:.1f} s")
 
     def _rounds(self, first: _Stage, second: _Stage, pool: ThreadPoolExecutor, *, follow: bool) -> None:
+        offsets = [(stage, IdleOffsets(self._transaction, stage.topic.name)) for stage in (first, second) if follow]
         while not self._stop.is_set():
-            if self._round(first, pool) + self._round(second, pool):
+            found = self._round(first, pool) + self._round(second, pool)
+            for stage, idle in offsets:
+                if problem := idle.renew_one(stage.idle):
+                    self._tell(f"{stage.topic.name}: {problem}")
+            if found:
                 continue
             if follow:
                 self._stop.wait(_PAUSE_S)
@@ -204,6 +212,7 @@ class Run:
             self._failed("failed", stage.topic.name, f"{type(error).__name__}: {error}")
             return 1
         self._give_up.pop(stage.topic.name, None)
+        stage.idle = {p: at.offset for p, at in known.items() if at is not None and at.offset == logs[p].end}
         attempts, waiting = [], 0
         for p, log in logs.items():
             # A hint that ignores pending offsets (a commit's marker follows later); the attempt locates the stable one.
@@ -240,13 +249,12 @@ class Run:
     def _attempt(self, stage: _Stage, source: Source, until: int) -> None:
         """Run one transaction; count errors that the next attempt can recover from."""
         partition, work = source.partition, stage.tasks[source.partition]
-        transaction = TransactionSettings(self._settings.connection, self._settings.group, self._settings.timeout_s)
-        kafka = KafkaTransaction(transaction, source.topic, partition)
+        kafka = KafkaTransaction(self._transaction, source.topic, partition)
         tell = partial(self._recorder.attempted, (source.topic, partition), stage.seen[partition], until, time.time())
         self._recorder.begun((source.topic, partition))
         try:
             done = advance(
-                source, until, work, partial(self._read, stage, partition), kafka, transaction.timeout_s, self._crash
+                source, until, work, partial(self._read, stage, partition), kafka, self._settings.timeout_s, self._crash
             )
         except Fenced:
             tell(Ending.FENCED)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -94,6 +95,19 @@ class TotalsStage:
             return store if store is not None and partition == 0 else MemoryStore()
 
         return Run(self.settings, store_of, threading.Event(), crash=crash).run(follow=False)
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Count in a thread meanwhile."""
+        stop = threading.Event()
+        run = Run(self.settings, lambda _partition, _changelog: MemoryStore(), stop)
+        with ThreadPoolExecutor(1) as pool:
+            result = pool.submit(run.run, follow=True)
+            try:
+                yield
+            finally:
+                stop.set()
+            result.result(30)
 
     def crashed(self, crash: CrashOnce) -> None:
         """Drain once and crash; the crash must occur."""

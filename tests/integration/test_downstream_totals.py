@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -13,9 +14,11 @@ from harness.programs import until
 from harness.totals import PARTITIONS, CrashOnce, TotalsStage, abandoned, fail
 
 from brew.deadline import Deadline
+from brew.driver import missing_offsets
 from brew.errors import DeadlineExceeded, Fatal, Refused
 from brew.kafka.clients import producer
 from brew.kafka.cluster_admin import add_partitions, delete_records, set_config, set_offsets
+from brew.kafka.transaction import TransactionSettings
 from brew.names import CrashPoint
 from downstream.totals import run as running
 from downstream.totals import stages as working
@@ -79,6 +82,28 @@ def test_two_processes_at_once_count_nothing_twice(shop: TotalsStage) -> None:
     for other in others:
         other.join(60)
     shop.count()
+    assert shop.deviations() == {}
+
+
+def test_offsets_of_idle_partitions_are_renewed_in_both_stages(
+    shop: TotalsStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition with no orders for a week lost its offset, which ended the program with `offsets-vanished`."""
+    renew, renewed = missing_offsets.renew, Counter[tuple[str, int]]()
+
+    def counted(transaction: TransactionSettings, topic: str, partition: int) -> None:
+        renew(transaction, topic, partition)
+        renewed[topic, partition] += 1
+
+    monkeypatch.setattr(missing_offsets, "_IDLE_S", 0.2)
+    monkeypatch.setattr(missing_offsets, "renew", counted)
+    wanted = {(topic, p) for topic in (shop.settings.input, shop.settings.deltas) for p in range(PARTITIONS)}
+    with shop.following():
+        for _ in range(2):
+            renewed.clear()
+            until(lambda: renewed.keys() >= wanted, "a renewal of each", 30)
+            shop.write_orders(10)
+        until(lambda: shop.results() == shop.expected(), "the last totals", 30)
     assert shop.deviations() == {}
 
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from harness.pipeline import DrainView, Stage, until
 
-from brew.driver import missing_offsets, partitions
+from brew.driver import missing_offsets
 from brew.driver import run as running
 from brew.driver.run_context import RunProgress
 from brew.errors import Refused
+from brew.kafka.transaction import TransactionSettings
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
-from brew.settings import PipelineSettings
 
 ORDERS = 20
 ORDER = (0, b"gold-1", b'{"customer_id": "c-1"}')
@@ -87,13 +87,13 @@ def test_positions_of_idle_partitions_are_renewed_and_no_record_is_lost_or_repea
     stage: Stage, reader: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A partition's offset expires a week after its own last commit, however much the others of its group commit."""
-    renew, renewed = missing_offsets.renew, Counter[int]()
+    renew, renewed = missing_offsets.renew, Counter[int | None]()
 
-    def counted(settings: PipelineSettings, fact: PartitionFacts) -> None:
-        renew(settings, fact)
-        renewed[fact.position] += 1
+    def counted(transaction: TransactionSettings, topic: str, partition: int) -> None:
+        renew(transaction, topic, partition)
+        renewed[stage.committed()[partition]] += 1
 
-    monkeypatch.setattr(partitions, "_RENEW_S", 0.2)
+    monkeypatch.setattr(missing_offsets, "_IDLE_S", 0.2)
     monkeypatch.setattr(missing_offsets, "renew", counted)
     stage.create(1)
     stop = threading.Event()

@@ -22,6 +22,7 @@ from brew.driver.run_context import Interval
 from brew.driver.work_planner import WorkPlanner
 from brew.errors import DeadlineExceeded, Fenced, Refused, Retriable
 from brew.kafka.topics import Topic
+from brew.kafka.transaction import TransactionSettings
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.offsets import Committed, LogOffsets, OffsetRange
 from brew.outcome import Outcome, Status
@@ -265,10 +266,10 @@ def renewed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The partitions whose positions were renewed; 3 is fenced meanwhile, and of 4 no broker knows."""
     done: list[int] = []
 
-    def renew(_settings: PipelineSettings, fact: PartitionFacts) -> None:
-        done.append(fact.partition)
+    def renew(_transaction: TransactionSettings, _topic: str, renewed: int) -> None:
+        done.append(renewed)
         for partition, error in ((3, Fenced("an attempt began")), (4, DeadlineExceeded("no answer"))):
-            if fact.partition == partition:
+            if renewed == partition:
                 raise error
 
     monkeypatch.setattr(missing_offsets, "renew", renew)
@@ -280,7 +281,7 @@ def test_the_position_of_an_idle_partition_is_committed_again_before_it_expires(
 ) -> None:
     """Kafka deletes an offset a week after its last commit, also while others of the group move: the run ended."""
     now = [1000.0]
-    monkeypatch.setattr(partitions, "time", Mock(monotonic=lambda: now[0]))
+    monkeypatch.setattr(missing_offsets, "time", Mock(monotonic=lambda: now[0]))
     run = Run(monkeypatch, committed={p: Committed(10, "") for p in range(5)})
     run.cluster.logs = dict.fromkeys(range(5), LogOffsets(0, 10, 10))
     run.survey.owned = {1, 2, 3, 4}  # 0 is another driver's
@@ -306,7 +307,7 @@ def test_the_position_of_an_idle_partition_is_committed_again_before_it_expires(
 
 
 def test_a_drain_renews_nothing(monkeypatch: pytest.MonkeyPatch, renewed: list[int]) -> None:
-    monkeypatch.setattr(partitions, "_RENEW_S", 0.0)
+    monkeypatch.setattr(missing_offsets, "_IDLE_S", 0.0)
     run = Run(monkeypatch, committed={0: Committed(10, ""), 1: Committed(10, "")})
     run.shared.goals = {0: 10, 1: 10}
     run.look()
@@ -323,8 +324,7 @@ def test_a_renewed_position_is_the_one_that_its_transaction_finds(
     kafka: Any = FakeTransaction(broker)
     kafka.close = Mock()
     monkeypatch.setattr(missing_offsets, "KafkaTransaction", lambda *_: kafka)
-    fact = PartitionFacts("in", 0, "id", Committed(5, ""), LogOffsets(0, 7, 7))
-    missing_offsets.renew(SETTINGS, fact)
+    missing_offsets.renew(TransactionSettings(SETTINGS.connection, "g", 60.0), "in", 0)
     assert (broker.committed and broker.committed.offset, broker.visible()) == (committed, [])
 
 
