@@ -157,10 +157,10 @@ def _brew_sinks() -> Iterable[Contender]:
     """Measured like Spark's own sink: the position is a batch number, not an input offset."""
     for kind, what in (("one", "one writer"), ("tasks", "tasks write")):
         for suffix, query in (("", "tuned"), ("-shuffled", "shuffled")):
-            told = f"our ExactlyOnceSink ({what}) with the query of spark-sink-{query}, our JVM options"
+            text = f"our ExactlyOnceSink ({what}) with the query of spark-sink-{query}, our JVM options"
             command = _sink(tuned=True, kind=kind, shuffle=bool(suffix))
             without = POSITION | ORDER if suffix else POSITION
-            yield _unsafe(f"spark-sink-brew-{kind}{suffix}", told, command, without=without)
+            yield _unsafe(f"spark-sink-brew-{kind}{suffix}", text, command, without=without)
 
 
 CONTENDERS = {

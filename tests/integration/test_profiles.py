@@ -14,7 +14,7 @@ from harness.servers import make_topics
 
 from brew.deadline import Deadline
 from brew.errors import Refused
-from brew.kafka import topics
+from brew.kafka import cluster_admin, topics
 from brew.kafka.clients import producer
 from brew.kafka.topic_reader import FullTopicReader
 from brew.offsets import SourcePosition
@@ -128,6 +128,29 @@ def test_an_order_meets_every_profile_that_was_written_before_it(customers: Cust
         assert program.wait(30).code == 0
     assert [tier for name, tier, _ in customers.outputs() if name == "a"] == ["silver", "gold", "standard", "bronze"]
     customers.proven(profiled=3, unprofiled=5)
+
+
+def test_a_profiles_topic_that_grows_or_is_recreated_is_read_again_while_the_run_goes_on(customers: Customers) -> None:
+    """Customers of a new partition were standard, and the new topic was read from behind the old one's end."""
+    stage, client = customers.stage, customers.stage.admin
+    customers.prepare({"a": "silver"}, "a", partitions=1)
+    with stage.follow(*NONE, "--follow", *customers.options) as program:
+        until(lambda: stage.committed().get(0) == 1, "the first order", 30)
+        cluster_admin.add_partitions(client, customers.topic, 2, Deadline(20))
+        until(lambda: topics.describe_one(client, customers.topic, Deadline(20)).partitions == 2, "the partition")
+        stage.produce(customers.topic, (1, b"b", profile("b", "gold")))
+        customers.order("b")
+        until(lambda: stage.committed().get(0) == 2, "the order of the new partition's customer", 30)
+        cluster_admin.delete_topics(client, [customers.topic], Deadline(20))
+        until(lambda: customers.topic not in topics.describe(client, [customers.topic], Deadline(20)), "its end")
+        customers.make()
+        customers.write({"c": "bronze", "d": "gold", "e": "gold", "a": "bronze"})
+        customers.order("a", "b", "c")
+        until(lambda: stage.committed().get(0) == 5, "the orders behind the new topic", 60)
+        program.terminate()
+        assert program.wait(30).code == 0
+    tiers = [(name, tier) for name, tier, _ in customers.outputs()]
+    assert tiers == [("a", "silver"), ("b", "gold"), ("a", "bronze"), ("b", "standard"), ("c", "bronze")]
 
 
 def test_a_profile_behind_an_open_transaction_holds_nobody_up(customers: Customers) -> None:
