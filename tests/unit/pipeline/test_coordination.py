@@ -220,7 +220,7 @@ def test_who_waits_tells_once_who_works_and_that_it_is_warm(scene: Scene) -> Non
 
 def test_who_waits_and_could_not_take_over_says_so(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that lost its right to the claims topic waited for ever, without a word. A moment's failure is no news."""
-    monkeypatch.setattr(coordination, "_FAILING_S", 0.3)
+    monkeypatch.setattr(coordination, "_FAILING_S", 1.0)  # ten times the moment
     scene.leadership.held = False
     thread, _ = in_background(lambda: scene.driver.wait(scene.leadership))
     for error in ("a moment", None, "no Write on the claims topic"):
