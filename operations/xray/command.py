@@ -13,11 +13,12 @@ from typing import Any
 import click
 from rich.console import Console
 
+from brew.acl import advice as denied
 from brew.cli import bootstrap_option, option
 from brew.cluster import OFFSETS_TOPIC
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import BrewError, Refused, UsageError
+from brew.errors import BrewError, KafkaFailure, Refused, UsageError
 from brew.journal import journal_entries
 from brew.kafka import topics
 from brew.kafka.clients import AdminClient, admin
@@ -79,19 +80,21 @@ class XrayCollector:
         Read the logs, up to their ends at the time of the call.
 
         Raises:
-            Refused: none of the topics exists, or a log holds batches in a format without transactions.
+            Refused: none of the topics exists, one may not be read, or a log holds batches without transactions.
         """
         attempts, events = ([], []) if self.journal is None else read(journal_entries(self.journal, "--journal"))
         with raw_logs(self.connection, Deadline(_ASK_S)) as raw:
-            strips = list(self._strips(raw))
+            strips = list(self._strips())
+            self._check_readable(raw, strips)
             for strip in strips:
+                strip.runs = self._runs(raw, strip)
                 assign_write_times(strip.runs, now_ms, attempts)
             commits = self._commits(raw) if self.over_time else {}
         line = timeline(strips, commits, events if self.over_time else [], self.input, now_ms)
         whose, notes = (self.roles, self.group, self.connection.bootstrap), tuple(self._unavailable)
         return Xray(tuple(strips), line, *whose, now_ms, tuple(events), notes)
 
-    def _strips(self, raw: RawLogs) -> Iterator[Strip]:
+    def _strips(self) -> Iterator[Strip]:
         deadline = Deadline(_ASK_S)
         known = topics.describe(self._admin, list(self.roles), deadline)
         if not known:
@@ -103,8 +106,18 @@ class XrayCollector:
             for partition, log in sorted(logs.items()):
                 strip = Strip(name, partition, log, *self.window.of(log))
                 strip.group = positions.get(partition) if name == self.input else None
-                strip.runs = self._runs(raw, strip)
                 yield strip
+
+    def _check_readable(self, raw: RawLogs, strips: Sequence[Strip]) -> None:
+        """Fetch one batch of each topic: Describe shows a topic that lacks Read, and reading the others takes long."""
+        for strip in {strip.topic: strip for strip in strips if strip.start < strip.until}.values():
+            try:
+                raw.visible(strip.topic, strip.partition, strip.start, 1, Deadline(_ASK_S))
+            except KafkaFailure as error:
+                lacks = denied(str(error), self.connection.user, {"topic": strip.topic}, self.connection.source)
+                if lacks is None:
+                    raise
+                raise Refused(f"topic {strip.topic} can't be read ({error}); {lacks}") from error
 
     def _runs(self, raw: RawLogs, strip: Strip) -> list[Run]:
         name, size = f"{strip.topic}[{strip.partition}]", strip.until - strip.start

@@ -8,8 +8,11 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -20,13 +23,14 @@ from hypothesis import strategies as st
 
 from brew.cli import exit_code_of
 from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
-from brew.errors import Refused, UsageError
+from brew.connection import Connection
+from brew.errors import Fatal, Refused, UsageError
 from brew.journal import Entry, Phase, Step
 from brew.names import ExitCode
 from brew.offsets import LogOffsets, SinkBatch, SourcePosition
 from operations import labels
-from operations.xray import render
-from operations.xray.command import Window, window_of
+from operations.xray import command, render
+from operations.xray.command import Window, XrayCollector, window_of
 from operations.xray.model import Column, Kind, RunBuilder, Strip, Writers, binned, columns
 from operations.xray.render import document
 from operations.xray.timeline import Bounds, Timeline, Xray, assign_write_times, committed_positions, read, timeline
@@ -389,3 +393,38 @@ def test_a_file_that_can_not_be_written_is_refused_before_anything_is_read(
         assert exit_code_of(cli, "brew", ["xray", "--out", str(out)]) == ExitCode.REFUSED
         assert (said in capsys.readouterr().err, kept.read_text()) == (True, "earlier")
     assert list(tmp_path.iterdir()) == [kept]
+
+
+def test_a_topic_that_may_be_described_but_not_read_is_refused_before_the_others_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Reading the input took minutes, and only then the output was refused, without a word on which right it lacks."""
+    read: list[str] = []
+
+    class Logs:
+        def batches(self, topic: str, *_range: int) -> list[tuple[RawBatch, memoryview]]:
+            read.append(topic)
+            self.check(topic)
+            return []
+
+        def visible(self, topic: str, *_range: object) -> tuple[bytes, list[Any]]:
+            self.check(topic)
+            return b"", []
+
+        def check(self, topic: str) -> None:
+            if topic == "out":
+                raise Fatal(f"raw batches of {topic}: [Error 29] TopicAuthorizationFailedError: fetch of {topic}[0]")
+
+    known = {name: SimpleNamespace(partitions=2) for name in ("in", "out")}
+    monkeypatch.setattr(command, "admin", lambda _connection: None)
+    monkeypatch.setattr(command.topics, "describe", lambda *_what: known)
+    monkeypatch.setattr(command, "log_offsets", lambda _, _name, all_, _s: dict.fromkeys(all_, LogOffsets(0, 9, 9)))
+    monkeypatch.setattr(command, "committed_by", lambda *_what: {})
+    monkeypatch.setattr(command, "raw_logs", lambda *_what: nullcontext(Logs()))
+    roles = {"in": "input", "out": "output"}
+    collector = XrayCollector(Connection("k:1"), lambda *_what: None, roles, "in", "g", Window(), None, over_time=False)
+    with pytest.raises(Refused, match=r"topic out can't be read .*lacks Read on topic out: `kafka-acls --add"):
+        collector.take(0)
+    assert read == []
+    del collector.roles["out"]
+    assert len(collector.take(0).strips) == 2
