@@ -97,7 +97,7 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
     ends, unread = bounds(client, all_partitions(client, scope.topics, deadline), deadline)
     held_back = sorted(place for place, bound in ends.items() if bound.held)
     settings = broker_settings(client, deadline)
-    longest = _LONGEST_MS if isinstance(settings, Unknown) else int(settings.get(_LONGEST, _LONGEST_MS))
+    longest, assumed = _longest_timeout(settings)
     groups_there: Mapping[str, Mapping[Place, int]] = {}
     with open_transactions_admin(connection, deadline) as transactions:
         found, refused = _diagnosed(transactions, held_back, AgeLimits(scope.older_than_s, longest))
@@ -106,6 +106,8 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
             unread[place] = f"{why}; {lacks}" if lacks else why
         unavailable = [f"{topic}[{p}]: {reason}" for (topic, p), reason in sorted(unread.items())]
         cases = [case for case in found if _within(case, scope)]
+        if any(case.known is None for case in cases):  # only their kind depends on it
+            unavailable += assumed
         places = {held.place for case in cases for held in case.holds}
         places |= {case.position[1] for case in cases if case.position is not None}
         if places:
@@ -117,6 +119,15 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
             except BrewError as error:
                 unavailable.append(str(error))
     return TransactionsSnapshot(tuple(cases), ends, groups_there, tuple(unavailable), len(unread))
+
+
+def _longest_timeout(settings: Mapping[str, str] | Unknown) -> tuple[int, list[str]]:
+    """Return the brokers' maximum transaction timeout in ms, and a note if it had to be assumed."""
+    if not isinstance(settings, Unknown) and _LONGEST in settings:
+        return int(settings[_LONGEST]), []
+    reason = settings.reason if isinstance(settings, Unknown) else "not among the broker's settings"
+    assumed = f"Kafka's default of {_LONGEST_MS / 1000:g} s is assumed to tell whether a transaction is hanging"
+    return _LONGEST_MS, [f"{_LONGEST} of the brokers: {reason}; {assumed}"]
 
 
 def _groups_to_ask(names: Collection[str], cases: Iterable[Diagnosis], most_groups: int) -> tuple[list[str], list[str]]:

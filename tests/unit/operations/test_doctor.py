@@ -9,12 +9,13 @@ from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
 
 from brew.cli import exit_code_of, printable
-from brew.cluster import ONGOING, CoordinatorTransaction, PartitionTransaction, Place, ReadBounds
+from brew.cluster import ONGOING, CoordinatorTransaction, PartitionTransaction, Place, ReadBounds, Unknown
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Fatal
@@ -354,6 +355,33 @@ def test_a_partition_that_may_not_be_read_hides_no_others_transactions(monkeypat
         True,
         True,
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "owner", "reason"),
+    [
+        (Unknown("no (CLUSTER_AUTHORIZATION_FAILED)"), None, "no (CLUSTER_AUTHORIZATION_FAILED)"),
+        ({"num.io.threads": "8"}, None, "not among the broker's settings"),
+        (Unknown("no (CLUSTER_AUTHORIZATION_FAILED)"), known("Empty"), None),
+        ({"transaction.max.timeout.ms": "60000"}, None, None),
+    ],
+)
+def test_a_maximum_timeout_that_is_only_assumed_is_said_where_it_decides(
+    settings: Any, owner: CoordinatorTransaction | None, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a longer maximum, a transaction that no coordinator reports may be called hanging too early."""
+    owners = [owner] if owner else []
+    leaders = Mock(held=lambda _places: [HELD], ongoing=list, of_producers=lambda _ids: owners)
+    leaders.readers.return_value = ({}, {})
+    monkeypatch.setattr(doctor, "admin", lambda _connection: None)
+    monkeypatch.setattr(doctor, "all_partitions", lambda *_what: [HELD.place])
+    monkeypatch.setattr(doctor, "bounds", lambda *_what: ({HELD.place: ReadBounds(3, 9)}, {}))
+    monkeypatch.setattr(doctor, "broker_settings", lambda *_what: settings)
+    monkeypatch.setattr(doctor, "groups", lambda *_what: [])
+    monkeypatch.setattr(doctor, "open_transactions_admin", lambda *_what: nullcontext(leaders))
+    found = doctor.examine(Connection("k:1"), doctor.Scope(), Deadline(5)).unavailable
+    assumed = "Kafka's default of 900 s is assumed to tell whether a transaction is hanging"
+    assert found == (() if reason is None else (f"transaction.max.timeout.ms of the brokers: {reason}; {assumed}",))
 
 
 @pytest.mark.parametrize("width", ["40", "200"])
