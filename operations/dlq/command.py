@@ -267,11 +267,12 @@ def list_command(
     choice = replace(_choice(**chosen), topic=None if topic is None else checked_topic(topic, "--input"))
     place = open_dead_letter_topics(connection(bootstrap), dead_letter)
     counts = DeadLetterCounts(per)
-    partitions = place.partitions(choice.partitions)
-    marks = {p: place.replay_log(p).offsets for p in partitions}
-    for letter in chain.from_iterable(place.letters(partitions, choice.start, choice.until)):
-        if choice.matches(letter):
-            counts.add(letter, replayed=letter.offset in marks[letter.partition])
+    marks: dict[int, set[int]] = {}  # only of partitions that have such letters: a replay log may be long
+    letters = place.letters(place.partitions(choice.partitions), choice.start, choice.until)
+    for letter in filter(choice.matches, chain.from_iterable(letters)):
+        if letter.partition not in marks:
+            marks[letter.partition] = place.replay_log(letter.partition).offsets
+        counts.add(letter, replayed=letter.offset in marks[letter.partition])
     return _show(counts.document(dead_letter), counts_table, as_json=as_json)
 
 

@@ -448,3 +448,24 @@ def test_an_entry_of_the_replay_log_counts_by_its_key_until_it_is_removed() -> N
     for offset, value in values:
         log._take(FakeRecord(0, replay_log_key("id", offset), value))
     assert (log.offsets, log.group) == ({4, 5, 6}, "g")
+
+
+def test_a_list_reads_the_replay_log_of_those_partitions_alone_that_have_such_letters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It read all of them, which may be long, before it looked at a letter."""
+    read: list[int] = []
+
+    def replay_log(partition: int) -> SimpleNamespace:
+        read.append(partition)
+        return SimpleNamespace(offsets={5})
+
+    there = [LETTER, replace(LETTER, offset=6), replace(FOREIGN, partition=1), replace(LETTER, partition=2)]
+    place = SimpleNamespace(
+        partitions=lambda _chosen: list(range(50)), letters=lambda *_what: iter([there]), replay_log=replay_log
+    )
+    monkeypatch.setattr(command, "open_dead_letter_topics", lambda *_what: place)
+    assert exit_code_of(cli, "brew", ["dlq", "list", "--reason", "not-json", "--json"]) == ExitCode.DONE
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(row["partition"], row["letters"], row["replayed"]) for row in rows] == [(0, 2, 1), (2, 1, 1)]
+    assert read == [0, 2]
