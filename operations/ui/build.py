@@ -81,7 +81,9 @@ def build_view(names: Names, answers: PollResults, memory: ViewHistory, now_s: f
     rows = tuple(_rows(answers, memory.history, reported, ended, now_s))
     if flow is not None and flow.unavailable:
         notes.append(f"not reported by the brokers: {flow.unavailable}")
-    if tails is not None and not tails.missing and flow is not None and len(tails.strips) != len(flow.snapshots):
+    if tails is not None:
+        notes += [f"not reported by the brokers: {reason}" for reason in tails.unavailable]
+    if tails is not None and tails.strips and flow is not None and len(tails.strips) != len(flow.snapshots):
         notes.append(
             f"{names.input} has {quantity(len(flow.snapshots), 'partition')} and {names.output} {len(tails.strips)}: "
             "a row shows the tail of the output partition of the same number"
@@ -184,6 +186,7 @@ def _with_program_status(row: Row, status: PartitionStatus) -> Row:
         position=row.position if row.position is not None else status.position,
         end=row.end if row.end is not None else status.end,
         left=row.left if row.left is not None else status.lag,
+        exact=row.exact and row.left is not None,  # the program's lag counts offsets
         lag_s=status.lag_s if status.lag_s is not None else row.lag_s,
         rate=status.rate,
         unit="records",
@@ -200,7 +203,7 @@ def _totals(
     history: History,
     now_s: float,
 ) -> Totals:
-    rates = [row.rate for row in rows if row.rate is not None]
+    rates, unit = _rates(rows, history)
     lefts = [row.left for row in rows if row.left is not None]
     counted, outcomes = "in the tails", _outcomes(ended)
     known = [status.value for status in answers.statuses if status.value is not None and not status.stale(now_s)]
@@ -210,7 +213,7 @@ def _totals(
             outcomes += Counter({name: count for name, count in asdict(made).items() if name != "refused"})
     return Totals(
         sum(rates) if rates else None,
-        "records" if reported else "offsets",
+        unit,
         tuple(history.total),
         sum(lefts) if lefts else None,
         all(row.exact for row in rows),
@@ -220,6 +223,15 @@ def _totals(
         max((row.lag_s for row in rows if row.lag_s is not None), default=None),
         not any(row.left and row.lag_s is None for row in rows),
     )
+
+
+def _rates(rows: Sequence[Row], history: History) -> tuple[list[float], str]:
+    """Return the rates to add up, and their unit: of offsets unless programs report records of all partitions."""
+    rates = [row.rate for row in rows if row.rate is not None]
+    units = {row.unit for row in rows if row.rate is not None}
+    if len(units) > 1:  # records and offsets do not add up
+        rates = [rate for row in rows if (rate := history.rate(row.partition)) is not None]
+    return rates, units.pop() if len(units) == 1 else "offsets"
 
 
 def _outcomes(ended: Sequence[Transaction]) -> Counter[str]:

@@ -61,7 +61,7 @@ class OutputTail:
     """
     The last offsets of each output partition; ``also``: those of further topics; ``missing``: no topic yet.
 
-    ``topic_id``: another one means that the topic was recreated.
+    ``topic_id``: another one means that the topic was recreated. ``unavailable``: errors of topics that can't be read.
     """
 
     topic: str
@@ -69,6 +69,7 @@ class OutputTail:
     missing: bool = False
     also: tuple[Strip, ...] = ()
     topic_id: str | None = None
+    unavailable: tuple[str, ...] = ()
 
     @property
     def all_strips(self) -> tuple[Strip, ...]:

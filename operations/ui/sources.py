@@ -162,7 +162,7 @@ class OutputTailSource:
     """
 
     def __init__(self, connection: Connection, topic: str, last: int) -> None:
-        self._connection, self._topic, self._last = connection, topic, last
+        self._connection, self.topic, self._last = connection, topic, last
         self._admin = admin(connection)
         self._strips: dict[int, Strip] = {}
         self._read_s: dict[int, float] = {}
@@ -172,15 +172,15 @@ class OutputTailSource:
         try:
             return self._ask(deadline)
         except (DeadlineExceeded, KafkaFailure):
-            if is_cut_off(self._admin, self._connection, self._topic):
+            if is_cut_off(self._admin, self._connection, self.topic):
                 self._admin = admin(self._connection)
             raise
 
     def _ask(self, deadline: Deadline) -> OutputTail:
-        known = topics.describe(self._admin, [self._topic], deadline).get(self._topic)
+        known = topics.describe(self._admin, [self.topic], deadline).get(self.topic)
         if known is None:
-            return OutputTail(self._topic, {}, missing=True)
-        logs = log_offsets(self._admin, self._topic, range(known.partitions), deadline)
+            return OutputTail(self.topic, {}, missing=True)
+        logs = log_offsets(self._admin, self.topic, range(known.partitions), deadline)
         changed = [p for p, log in logs.items() if p not in self._strips or self._strips[p].log != log]
         changed.sort(key=lambda p: self._read_s.get(p, 0.0))
         wanted = {p: (max(logs[p].first, logs[p].end - self._last), logs[p].end) for p in changed}
@@ -188,20 +188,20 @@ class OutputTailSource:
             with batch_fetcher(self._connection, deadline) as ends:
                 self._again(ends, wanted, logs)
         self._strips = {p: strip for p, strip in self._strips.items() if p in logs}
-        return OutputTail(self._topic, dict(self._strips), topic_id=known.topic_id)
+        return OutputTail(self.topic, dict(self._strips), topic_id=known.topic_id)
 
     def _again(self, ends: BatchFetcher, wanted: dict[int, tuple[int, int]], logs: dict[int, LogOffsets]) -> None:
         read, back = 0, _MOST_BACK
         try:
-            for partition, batches in ends.batches(self._topic, wanted):
-                strip = Strip(self._topic, partition, logs[partition], *wanted[partition])
+            for partition, batches in ends.batches(self.topic, wanted):
+                strip = Strip(self.topic, partition, logs[partition], *wanted[partition])
                 strip.runs = self._folded(strip, batches)
                 self._strips[partition], self._read_s[partition] = strip, time.monotonic()
                 read += 1
                 if (missing := min(_missing(strip, self._last, batches), strip.start - strip.log.first)) and back > 0:
                     start = strip.start - min(missing, back)
                     back -= strip.start - start
-                    ((_, before),) = ends.batches(self._topic, {partition: (start, strip.start)})
+                    ((_, before),) = ends.batches(self.topic, {partition: (start, strip.start)})
                     known = {batch.base_offset for batch, _ in before}
                     rest = [batch for batch in batches if batch[0].base_offset not in known]
                     strip.runs = self._folded(strip, [*before, *rest])
@@ -218,12 +218,25 @@ class OutputTailSource:
 
 
 class OutputTailsSource:
+    """The tails of all output topics; one that the brokers refuse hides no other."""
+
     def __init__(self, run: PipelineSettings, last: int) -> None:
         self._sources = [OutputTailSource(run.connection, topic, last) for topic in run.outputs]
 
     def ask(self, deadline: Deadline) -> OutputTail:
-        output, *also = [source.ask(deadline) for source in self._sources]
-        return replace(output, also=tuple(strip for tail in also for strip in tail.strips.values()))
+        tails: list[OutputTail] = []
+        refused: list[str] = []
+        for source in self._sources:
+            try:
+                tails.append(source.ask(deadline))
+            except KafkaFailure as error:
+                if len(refused) + 1 == len(self._sources):
+                    raise
+                tails.append(OutputTail(source.topic, {}))
+                refused.append(str(error))
+        output, *also = tails
+        strips = tuple(strip for tail in also for strip in tail.strips.values())
+        return replace(output, also=strips, unavailable=tuple(refused))
 
 
 def _missing(strip: Strip, last: int, batches: list[tuple[RawBatch, memoryview]]) -> int:
@@ -264,7 +277,7 @@ class StatusSource:
     def _read(self, answer: urllib3.BaseHTTPResponse, deadline: Deadline) -> bytes:
         """Read in pieces, so that neither a long nor a slow answer blocks the poller."""
         body = bytearray()
-        for piece in answer.stream(64 * 1024):
+        while piece := answer.read1(64 * 1024):  # what has arrived; `stream` would wait for all of it
             body += piece
             if len(body) > _MOST_BYTES:
                 raise Refused(f"{self._url} answers with more than {_MOST_BYTES:,} bytes")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -13,20 +14,21 @@ from typing import Any
 
 import pytest
 from harness.pages import ROOT
-from harness.ui_views import running, status
+from harness.ui_views import running, status, view_of
 from harness.xray_logs import T0, batch, marker
 
 from brew.cluster import RawBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Refused
+from brew.errors import DeadlineExceeded, Fatal, Refused
 from brew.observability.status import Status
 from brew.offsets import LogOffsets, SourcePosition
 from brew.settings import PipelineSettings
 from operations import labels
 from operations.ui import sources
-from operations.ui.model import Transaction, transactions
-from operations.ui.sources import LocalStatusSource, ProofSource
+from operations.ui.build import PollResults
+from operations.ui.model import OutputTail, PollResult, Transaction, transactions
+from operations.ui.sources import LocalStatusSource, OutputTailsSource, ProofSource, StatusSource
 from operations.xray.model import RunBuilder, Strip
 from proof.findings import Report
 
@@ -145,6 +147,58 @@ def test_a_run_on_the_same_group_topic_and_cluster_is_taken_and_no_other(
         answer = LocalStatusSource(url, RUN).ask(Deadline(5))
     assert (answer and [one.partition for one in answer.partitions]) == partitions
     assert LocalStatusSource(url, RUN).ask(Deadline(2)) is None, "the port was just closed"
+
+
+def test_an_output_topic_that_the_brokers_refuse_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `--also-output`, one without Read made the tails of all of them stale."""
+    denied = {"late"}
+
+    def ask(self: sources.OutputTailSource, _deadline: Deadline) -> OutputTail:
+        if self.topic in denied:
+            raise Fatal(f"raw batches of {self.topic}: no")
+        return OutputTail(self.topic, {0: Strip(self.topic, 0, LogOffsets(0, 1, 1), 0, 1, [])})
+
+    monkeypatch.setattr(sources, "admin", lambda _connection: None)
+    monkeypatch.setattr(sources.OutputTailSource, "ask", ask)
+    tails = OutputTailsSource(replace(RUN, also_output=("late", "more")), 100)
+    answer = tails.ask(Deadline(5))
+    assert [strip.topic for strip in answer.all_strips] == ["out", "more"]
+    assert answer.unavailable == ("raw batches of late: no",)
+    answers = PollResults(PollResult("flow", 1, 5), PollResult("tail", 2, 5, answer, 100.0))
+    assert view_of(answers).notes == ("not reported by the brokers: raw batches of late: no",)
+    denied |= {"out"}
+    assert [strip.topic for strip in tails.ask(Deadline(5)).all_strips] == ["more"]
+    denied |= {"more"}
+    with pytest.raises(Fatal, match="more"):
+        tails.ask(Deadline(5))
+
+
+def test_a_status_that_drips_in_is_given_up_at_the_deadline() -> None:
+    """Each byte came within the timeout of one read, so that the whole answer could take for ever."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "50")
+            self.end_headers()
+            with suppress(OSError):
+                for _ in range(50):
+                    self.wfile.write(b" ")
+                    time.sleep(0.1)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        began = time.monotonic()
+        with pytest.raises(DeadlineExceeded, match=r"no complete answer within 0\.3 s"):
+            StatusSource(f"http://127.0.0.1:{server.server_port}/status").ask(Deadline(0.3))
+        assert time.monotonic() - began < 3
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def report(**more: Any) -> dict[str, Any]:

@@ -179,6 +179,17 @@ def test_a_program_tells_steps_and_records_on_the_terminal_in_the_document_and_i
     assert sum(one.tag == "rect" for one in steps) > 6
 
 
+def test_records_of_a_program_and_offsets_of_kafka_are_not_added_up() -> None:
+    """A program reports some of the partitions: those of a driver with `--share`, or of one of two addresses."""
+    answers, memory = moving(partitions=2, each=50, statuses=(statuses(status(running(0), running(2, lag=7))),))
+    view = view_of(answers, memory)
+    assert [(row.rate, row.unit) for row in view.rows] == [(812.0, "records"), (50.0, "offsets"), (812.0, "records")]
+    assert (view.totals.rate, view.totals.unit) == (100.0, "offsets")
+    assert (view.rows[2].left, view.rows[2].exact, view.totals.exact) == (7, False, False), "a lag is in offsets"
+    both = replace(answers, statuses=(statuses(status(running(0), running(1))),))
+    assert (view_of(both, memory).totals.rate, view_of(both, memory).totals.unit) == (1624.0, "records")
+
+
 def test_how_old_the_oldest_is_a_program_knows_and_else_the_log() -> None:
     """The program's word comes first; a partition at its end is 0, and all of them are as old as the oldest."""
     snapshots = (snapshot(0, 5, 10, oldest_ms=ui_views.T0 - 75_000), snapshot(1, 5, 5), snapshot(2, 5, 10))
