@@ -71,8 +71,12 @@ def add_py_files(context: SparkContext, paths: Iterable[str]) -> None:
     """Send modules, archives and wheels to all tasks; a wheel of pure Python is an archive with another suffix."""
     for path in paths:
         given = Path(path).resolve()
-        if given.suffix == ".whl":
-            folder = tempfile.mkdtemp(prefix="brew-wheel-")
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)  # served from there while Spark runs
-            given = Path(shutil.copyfile(given, Path(folder, f"{given.name}.zip")))
-        context.addPyFile(str(given))
+        context.addPyFile(str(_kept_zip(given, given.stat().st_mtime_ns) if given.suffix == ".whl" else given))
+
+
+@functools.cache
+def _kept_zip(wheel: Path, _modified_ns: int) -> Path:
+    """Return the same copy of a wheel for all runs of this process: Spark serves it from there until it ends."""
+    folder = tempfile.mkdtemp(prefix="brew-wheel-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(shutil.copyfile(wheel, Path(folder, f"{wheel.name}.zip")))

@@ -6,6 +6,7 @@ import inspect
 import io
 import itertools
 import logging
+import os
 import socketserver
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from brew.kafka.transaction import TransactionSettings
 from brew.settings import Compilers, Reader, SparkSettings
 from brew.spark import gateway, session
 from brew.spark.session import spark_conf
+from brew.spark.shipping import add_py_files
 from pipeline import submit
 
 
@@ -225,6 +227,24 @@ def test_runs_of_one_process_send_executors_one_archive(tmp_path: Path, monkeypa
         session._ship(context, SparkSettings("spark://h:1", None, {}, packages=("examples",)), local=False)
     assert len(list(tmp_path.iterdir())) == 1
     assert len({str(call) for call in context.addPyFile.call_args_list}) == 1
+
+
+def test_runs_of_one_process_send_executors_one_copy_of_a_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run left a copy until the process ended; one that was built anew is sent as it is now."""
+    temporary, wheel, context = tmp_path / "tmp", tmp_path / "own-1.0-py3-none-any.whl", Mock()
+    temporary.mkdir()
+    wheel.write_bytes(b"first")
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    for _ in range(3):
+        add_py_files(context, [str(wheel)])
+    (sent,) = {Path(call.args[0]) for call in context.addPyFile.call_args_list}
+    assert (len(list(temporary.iterdir())), sent.name, sent.read_bytes()) == (1, f"{wheel.name}.zip", b"first")
+    wheel.write_bytes(b"second")
+    os.utime(wheel, ns=(0, 0))
+    add_py_files(context, [str(wheel)])
+    assert Path(context.addPyFile.call_args.args[0]).read_bytes() == b"second"
 
 
 Work = Callable[[], None]
