@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import logging
 import re
 import sys
 import threading
@@ -30,6 +31,8 @@ from brew.readers.direct.messages import reportable
 from brew.settings import SparkSettings
 from brew.spark import session
 from brew.spark.worker import check_all_rows_came, tune_worker
+
+logger = logging.getLogger(__name__)
 
 _BATCH_SETTINGS = "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.execution.arrow.maxBytesPerBatch"
 SMALL_RECORDS = dict(zip(_BATCH_SETTINGS, ("2000", str(2**31 - 1)), strict=True))
@@ -256,10 +259,17 @@ class SparkEngine:
 
     def _watch_executors(self) -> None:
         """Cancel jobs that wait for an executor longer than the patience: Spark lets them wait forever."""
-        had_one = 0.0
+        had_one, warned = 0.0, False
         with contextlib.suppress(Refused):  # a JVM that has ended is reported by the job
             while not self._closed.wait(_WATCH_S):
-                executors, now = session.executors(self.spark.sparkContext), time.monotonic()
+                try:
+                    executors, now = session.executors(self.spark.sparkContext), time.monotonic()
+                except Refused as error:
+                    session.check_alive(self.spark.sparkContext)
+                    if not (warned or self._closed.is_set()):
+                        logger.warning("jobs without an executor wait until Spark answers again: %s", error)
+                    warned = True
+                    continue
                 if executors is None:
                     return
                 if executors:

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import socket
+import threading
 import weakref
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator
@@ -35,10 +36,11 @@ from brew.readers import connector
 from brew.readers.connector import SMALL_RECORD_BYTES, SMALL_RECORDS, RecordSizes, headers_of
 from brew.readers.direct import worker as direct_worker
 from brew.readers.direct.worker import rows_of
-from brew.settings import Limits
+from brew.settings import Limits, SparkSettings
 from brew.sink import batch
 from brew.sink.batch import BatchJob
 from brew.sink.position import Batch, PositionMetadata
+from brew.spark import session
 from brew.spark import worker as spark_worker
 from brew.spark.worker import _exclude_modules_from_collection, check_all_rows_came, tune_worker
 from pipeline.transformation import OrderEnrichment
@@ -272,3 +274,30 @@ def test_the_connectors_rows_end_with_the_check(monkeypatch: pytest.MonkeyPatch)
     assert next(rows) is BATCH
     with pytest.raises(Abortable, match="broken off"):
         next(rows)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_the_watch_on_executors_goes_on_after_a_failed_call(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, ended: bool
+) -> None:
+    """The first call that failed ended it without a word, and jobs waited forever once the executors were gone."""
+    calls, cancelled = iter([Refused("no answer")] * 2), threading.Event()
+
+    def executors(_context: object) -> int:
+        if (error := next(calls, None)) is not None:
+            raise error
+        return 0
+
+    alive = Mock(side_effect=Refused("the JVM has ended") if ended else None)
+    monkeypatch.setattr(connector, "_WATCH_S", 0.001)
+    monkeypatch.setattr(session, "executors", executors)
+    monkeypatch.setattr(session, "check_alive", alive)
+    monkeypatch.setattr(session, "RunJobs", lambda _context: Mock(cancel=cancelled.set))
+    engine = connector.SparkEngine(Mock(), SparkSettings("spark://h:1", None, {}), patience_s=0.0, borrowed=True)
+    engine._waiting[0] = 0.0
+    if ended:
+        engine._watch.join(10)
+    assert cancelled.wait(0 if ended else 10) is not ended
+    engine.close()
+    warnings = [one.getMessage() for one in caplog.records]
+    assert warnings == ([] if ended else ["jobs without an executor wait until Spark answers again: no answer"])
