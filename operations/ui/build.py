@@ -74,7 +74,12 @@ def build_view(names: Names, answers: PollResults, memory: ViewHistory, now_s: f
     both, the program's comes first if it is unhealthy, then Kafka's blocked or idle, then the program's.
     """
     memory.add(answers)
-    reported, notes = _statuses(names, answers.statuses, now_s)
+    ours, notes = _statuses(names, answers.statuses, now_s)
+    reported: dict[int, PartitionStatus] = {}
+    for status in ours:
+        other = reported.get(status.partition)
+        if other is None or _age(status) < _age(other):
+            reported[status.partition] = status
     flow, tails = answers.flow.value, answers.tail.value
     known = transactions(tails.all_strips, names.group, names.input) if tails else []
     ended = [memory.ages.with_duration(transaction, names.input, now_ms) for transaction in known]
@@ -94,7 +99,7 @@ def build_view(names: Names, answers: PollResults, memory: ViewHistory, now_s: f
         now_ms,
         _source_statuses(answers, now_s, now_ms),
         rows,
-        _totals(rows, answers, reported, ended, memory.history, now_s),
+        _totals(rows, ours, ended, memory.history),
         tuple(ended[:MOST_TRANSACTIONS]),
         _current_proof(answers)[0],
         checks,
@@ -105,21 +110,17 @@ def build_view(names: Names, answers: PollResults, memory: ViewHistory, now_s: f
 
 def _statuses(
     names: Names, answers: Iterable[PollResult[Status]], now_s: float
-) -> tuple[dict[int, PartitionStatus], list[str]]:
-    """Return what programs report of each partition; of two that report one, the one that moved last counts."""
-    reported: dict[int, PartitionStatus] = {}
-    notes = []
+) -> tuple[list[PartitionStatus], list[str]]:
+    """Return what programs report of this group's partitions, and notes on those that are ignored."""
+    ours, notes = [], []
     for answer in answers:
         if answer.value is None or answer.stale(now_s):
             continue
         if answer.value.group not in {None, names.group}:
             notes.append(f"{answer.name} reports group {answer.value.group}, not {names.group}, and is ignored")
             continue
-        for status in answer.value.partitions:
-            other = reported.get(status.partition)
-            if status.topic == names.input and (other is None or _age(status) < _age(other)):
-                reported[status.partition] = status
-    return reported, notes
+        ours += [status for status in answer.value.partitions if status.topic == names.input]
+    return ours, notes
 
 
 def _age(status: PartitionStatus) -> float:
@@ -196,20 +197,14 @@ def _with_program_status(row: Row, status: PartitionStatus) -> Row:
 
 
 def _totals(
-    rows: Sequence[Row],
-    answers: PollResults,
-    reported: Mapping[int, PartitionStatus],
-    ended: Sequence[Transaction],
-    history: History,
-    now_s: float,
+    rows: Sequence[Row], ours: Sequence[PartitionStatus], ended: Sequence[Transaction], history: History
 ) -> Totals:
     rates, unit = _rates(rows, history)
     lefts = [row.left for row in rows if row.left is not None]
     counted, outcomes = "in the tails", _outcomes(ended)
-    known = [status.value for status in answers.statuses if status.value is not None and not status.stale(now_s)]
-    if known and reported:
+    if ours:
         counted, outcomes = "since the start of the programs", Counter({"open": outcomes["open"]})
-        for made in (partition.transactions for status in known for partition in status.partitions):
+        for made in (status.transactions for status in ours):
             outcomes += Counter({name: count for name, count in asdict(made).items() if name != "refused"})
     return Totals(
         sum(rates) if rates else None,

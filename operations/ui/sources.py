@@ -298,9 +298,10 @@ class LocalStatusSource:
 
     def ask(self, deadline: Deadline) -> Status | None:
         """Return the status; None if no program answers, or only those that work on something else."""
-        for url in dict.fromkeys([self.url, *announced_urls(), self._default]):
-            with contextlib.suppress(BrewError):
-                status, run = StatusSource(url).ask(deadline), self._run
+        urls = dict.fromkeys([self.url, *announced_urls(), self._default])
+        for url in urls:
+            with contextlib.suppress(BrewError):  # a program that hangs leaves time for the others
+                status, run = StatusSource(url).ask(deadline.part(deadline.budget_s / len(urls))), self._run
                 ours = _servers(status.bootstrap) & _servers(run.connection.bootstrap)
                 if ours and status.group == run.group and status.topics.input == run.input:
                     self.url = url

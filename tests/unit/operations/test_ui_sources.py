@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -147,6 +148,17 @@ def test_a_run_on_the_same_group_topic_and_cluster_is_taken_and_no_other(
         answer = LocalStatusSource(url, RUN).ask(Deadline(5))
     assert (answer and [one.partition for one in answer.partitions]) == partitions
     assert LocalStatusSource(url, RUN).ask(Deadline(2)) is None, "the port was just closed"
+
+
+def test_a_program_that_hangs_hides_no_other_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopped process (`kill -STOP`) took all the time, and the run on the next address was called none."""
+    with socket.create_server(("127.0.0.1", 0)) as hung, status_server(OURS) as url:
+        silent = f"http://127.0.0.1:{hung.getsockname()[1]}/status"
+        monkeypatch.setattr(sources, "announced_urls", lambda: [silent])
+        known = LocalStatusSource(url, RUN)
+        known.url = silent
+        assert known.ask(Deadline(2)) is not None
+        assert known.url == url
 
 
 def test_an_output_topic_that_the_brokers_refuse_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -253,6 +253,14 @@ def test_what_programs_count_is_told_by_its_own_name() -> None:
     assert view.totals.counted == "since the start of the programs"
     assert view.totals.outcomes == {"open": 1, "committed": 7, "aborted": 2, "fenced": 1, "indefinite": 3}
     assert "indefinite" in str(parts(view)["tile-outcomes"])
+    foreign = running(0, transactions=Transactions(committed=800))
+    others = (
+        statuses(status(foreign, group="other"), name="b"),
+        statuses(status(replace(foreign, topic="t")), name="c"),
+    )
+    mixed = (statuses(status(running(0, transactions=counts))), *others)
+    outcomes = view_of(PollResults(flow(snapshot(0, 5, 9)), tails(strip()), mixed)).totals.outcomes
+    assert outcomes == view.totals.outcomes, "those of another group or topic do not count"
 
 
 def test_a_source_that_fails_is_stale_at_once_and_the_last_answer_stays() -> None:
