@@ -231,9 +231,10 @@ def follow_log(
 
 def _show_new(reader: Reader, starts: dict[int, int], say: Callable[[list[dict[str, Any]]], None]) -> None:
     for partition, log in reader.bounds().items():
-        until = reader.until(log)
-        if until > starts[partition]:
-            say(list(reader.forward(partition, starts[partition], log)))
+        # A partition may be new, and retention may pass a place during an outage.
+        start, until = max(starts.get(partition, log.first), log.first), reader.until(log)
+        if until > start:
+            say(list(reader.forward(partition, start, log)))
             starts[partition] = until
 
 

@@ -81,6 +81,25 @@ def test_an_outage_of_the_brokers_does_not_end_it_and_is_reported_once(
     assert re.findall("brokers-(away|back): k:9092", capsys.readouterr().err) == ["away", "back"]
 
 
+def test_a_partition_that_is_new_after_an_outage_is_followed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended with a KeyError; and a place that retention had passed meanwhile was reported as an outage for ever."""
+    answers = [{0: LogOffsets(0, 10, 10)}, {0: LogOffsets(20, 25, 25), 1: LogOffsets(3, 5, 5)}]
+
+    def bounds() -> dict[int, LogOffsets]:
+        if not answers:
+            raise Stopped
+        return answers.pop(0)
+
+    reader = SimpleNamespace(bounds=bounds, until=lambda log: log.end, forward=lambda *where: [where[:2]])
+    monkeypatch.setattr(show, "raw_logs", lambda *_: nullcontext())
+    monkeypatch.setattr(show, "Reader", lambda *_: reader)
+    monkeypatch.setattr(show, "_POLL_S", 0)
+    shown: list[Any] = []
+    with pytest.raises(Stopped):
+        show.follow_log(Connection("k:9092"), RecordQuery("out"), {0: 10}, shown.append)
+    assert shown == [[(0, 20)], [(1, 3)]]
+
+
 def test_a_record_without_a_timestamp_is_shown_without_one() -> None:
     """It was shown as 1969-12-31T23:59:59.999Z."""
     record = marker_document("out", 0, 7, -1, "plain") | {"key": {"null": True}, "value": {"null": True}, "headers": []}
