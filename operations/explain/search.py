@@ -6,6 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 
 from brew.cli import printable
 from brew.cluster import OFFSETS_TOPIC
@@ -134,13 +135,16 @@ class OrderSearch:
     def matching(
         self, matches: Callable[[LogRecord], bool], since_ms: int | None, most: int | None = None
     ) -> tuple[list[SourcePosition], int]:
-        """Return the last ``most`` positions of matching input records, and the total number of matches."""
-        positions: deque[SourcePosition] = deque(maxlen=most)
+        """Return the positions of the ``most`` newest matching input records, and the total number of matches."""
+        last: defaultdict[int, deque[tuple[int, SourcePosition]]] = defaultdict(lambda: deque(maxlen=most))
         count = 0
         for record in filter(matches, self._records(self.order_topics.input, since_ms)):
-            positions.append(SourcePosition(self.order_topics.input, record.partition(), record.offset()))
+            position = SourcePosition(self.order_topics.input, record.partition(), record.offset())
+            last[position.partition].append((record.timestamp()[1], position))
             count += 1
-        return list(positions), count
+        # Partitions are read side by side, so the order in which records come says nothing of their age.
+        newest = sorted(chain.from_iterable(last.values()))
+        return [position for _, position in newest[-(most or len(newest)) :]], count
 
     def histories(self, wanted: Iterable[SourcePosition]) -> list[OrderHistory]:
         asked = list(dict.fromkeys(wanted))

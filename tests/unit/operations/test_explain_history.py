@@ -325,3 +325,14 @@ def test_a_function_that_fails_says_nothing_of_a_record_and_does_not_end_explain
     found._function, found.order_topics, found.unavailable = failing, SimpleNamespace(input="in"), []  # type: ignore[assignment]
     assert not found._drops(log_record(3))
     assert found.unavailable == [f"the function raised {failure.__name__} on in/0/3: no"]
+
+
+def test_the_newest_records_of_a_key_are_explained_in_whatever_order_partitions_are_read() -> None:
+    """A key's records lie in two partitions once the topic has grown, and with --order-id in any of them."""
+    times = {(1, 4): 500, (1, 5): 600, (1, 6): 700, (0, 1): 100, (0, 2): 200, (0, 3): 650}
+    records = [log_record(offset, p, timestamp=(1, ms)) for (p, offset), ms in times.items()]
+    search = OrderSearch.__new__(OrderSearch)
+    search.order_topics, search._records = SimpleNamespace(input="in"), lambda *_what: iter(records)  # type: ignore[assignment]
+    newest, count = search.matching(lambda _record: True, None, 2)
+    assert ([str(one) for one in newest], count) == (["in/0/3", "in/1/6"], 6)
+    assert len(search.matching(lambda _record: True, None)[0]) == 6
