@@ -268,7 +268,7 @@ def topics_of(settings: PipelineSettings) -> list[str]:
 def run_checks(settings: PipelineSettings, facts: ClusterFacts, message_max_bytes: int) -> list[Finding]:
     """Run every check that does not need the position; ``message_max_bytes`` is our own producer's limit."""
     findings: list[Finding] = []
-    known: dict[str, TopicFacts] = {}
+    known: defaultdict[str, list[TopicFacts]] = defaultdict(list)  # by role; several outputs
     count = facts.brokers if isinstance(facts.brokers, int) else None
     for role, name in [*roles(settings).items(), *(("output", name) for name in settings.also_output)]:
         described = facts.topics.get(name)
@@ -279,7 +279,7 @@ def run_checks(settings: PipelineSettings, facts: ClusterFacts, message_max_byte
             continue
         findings += storage(role, topic, count)
         if described is not None and role in ROLES[:3]:
-            known.setdefault(role, topic)
+            known[role].append(topic)
             findings.append(access(role, topic))
     findings += _sizes(settings, known, message_max_bytes)
     findings += timeouts.check_chain(chain_of(settings, facts))
@@ -357,16 +357,16 @@ def chain_of(settings: PipelineSettings, facts: ClusterFacts) -> TimeoutChain:
     return TimeoutChain(request_ms, delivery_ms(timeout_s), int(timeout_s * 1000), broker_ms)
 
 
-def _sizes(settings: PipelineSettings, known: Mapping[str, TopicFacts], most: int) -> Iterator[Finding]:
-    source, output, dead = (known.get(role) for role in ROLES[:3])
-    largest = None if source is None else source.number(_MAX_BYTES)
+def _sizes(settings: PipelineSettings, known: Mapping[str, list[TopicFacts]], most: int) -> Iterator[Finding]:
+    sources, outputs, dead_letters = (known.get(role, []) for role in ROLES[:3])
+    largest = sources[0].number(_MAX_BYTES) if sources else None
     if largest is None:
         return
     wanted = min(largest, settings.limits.max_bytes)
-    if output is not None:
+    for output in outputs:
         more = f"enrichment and headers add up to {_OUTPUT_ROOM} bytes"
         yield _size("output", output, wanted + _OUTPUT_ROOM, (more, "records close to the limit are rejected instead"))
-    if dead is not None:
+    for dead in dead_letters:
         fits = "every rejected record fits, with value and headers; a long message of the rejection is cut"
         left_out = "the value or the headers of a larger record are left out of its dead letter; they stay in the input"
         yield _size("dead-letter", dead, largest + _DEAD_LETTER_ROOM, (fits, left_out))
@@ -375,8 +375,8 @@ def _sizes(settings: PipelineSettings, known: Mapping[str, TopicFacts], most: in
     if largest > most:
         severity, reason = Severity.WARNING, "the pipeline's producer refuses records that the input accepts"
     yield Finding("producer-message-size", value, need, setting, reason, severity)
-    if output is not None and source is not None:
-        value, need, setting = str(output.partitions), str(source.partitions), f"partitions of {output.name}"
+    for output in outputs:
+        value, need, setting = str(output.partitions), str(sources[0].partitions), f"partitions of {output.name}"
         severity, reason = Severity.OK, "a crash in one input partition holds back only one output partition"
         if value != need:
             severity = Severity.WARNING

@@ -337,3 +337,13 @@ def test_a_clock_is_ahead_or_behind_only_outside_of_question_and_answer(there_ms
 def test_a_members_client_id_does_not_control_the_terminal() -> None:
     finding = members("in", GroupFacts("stable", ("c@host", "\x1b[2J@host"), ALL))
     assert finding.value == "2: c@host, '\\x1b[2J@host'"
+
+
+def test_a_further_output_has_the_checks_of_the_output() -> None:
+    """Its size and partitions were not looked at: records that it refuses were only found while the run worked."""
+    facts = cluster()
+    late = TopicFacts("late", "id-late", 3, 3, 3, {**CONFIG, "max.message.bytes": "1000"}, ALL)
+    facts = replace(facts, topics={**facts.topics, "late": late})
+    found = run_checks(settings(also_output=("late",)), facts, MOST)
+    warned = {(one.name, one.setting) for one in found if one.severity is WARNING}
+    assert warned == {("output-message-size", "max.message.bytes of late"), ("output-partitions", "partitions of late")}
