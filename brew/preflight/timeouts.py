@@ -206,5 +206,5 @@ def chain_text(chain: Mapping[str, Any]) -> str:
 
 
 def duration_text(ms: int | None) -> str:
-    """Format seconds; a dash if the value is unknown or infinite."""
-    return "-" if ms is None else f"{ms / 1000:,g} s"
+    """Format seconds, with all digits; a dash if the value is unknown or infinite."""
+    return "-" if ms is None else f"{ms // 1000:,}{f'.{ms % 1000:03}'.rstrip('0').rstrip('.')} s"

@@ -18,7 +18,7 @@ from brew.offsets import Committed, LogOffsets
 from brew.planner import PartitionFacts, position_metadata
 from brew.preflight import NAMES, POSITION_NAMES, Finding, Severity, allowed, enforce
 from brew.preflight.checks import members, positions, run_checks, transaction_version
-from brew.preflight.timeouts import TimeoutChain, chain_text, check_chain, explained, skew
+from brew.preflight.timeouts import TimeoutChain, chain_text, check_chain, duration_text, explained, skew
 from brew.settings import ClaimsSettings, DirectSettings, PipelineSettings, ProfilesSettings, Reader, SparkSettings
 
 OK, WARNING, UNSAFE, UNKNOWN = Severity.OK, Severity.WARNING, Severity.UNSAFE, Severity.UNKNOWN
@@ -347,3 +347,12 @@ def test_a_further_output_has_the_checks_of_the_output() -> None:
     found = run_checks(settings(also_output=("late",)), facts, MOST)
     warned = {(one.name, one.setting) for one in found if one.severity is WARNING}
     assert warned == {("output-message-size", "max.message.bytes of late"), ("output-partitions", "partitions of late")}
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(None, "-"), (0, "0 s"), (50, "0.05 s"), (54_500, "54.5 s"), (900_000, "900 s"), (2_592_000_000, "2,592,000 s")],
+)
+def test_a_long_timeout_keeps_its_digits(ms: int | None, text: str) -> None:
+    """Offsets kept for 30 days were shown as 2.592e+06 s."""
+    assert duration_text(ms) == text
