@@ -6,7 +6,7 @@ import functools
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ class XrayCollector:
         Read the logs, up to their ends at the time of the call.
 
         Raises:
-            Refused: none of the topics exists, one may not be read, or a log holds batches without transactions.
+            Refused: none of the topics exists, one may not be read, or the format of a log has no transactions.
         """
         attempts, events = ([], []) if self.journal is None else read(journal_entries(self.journal, "--journal"))
         with raw_logs(self.connection, Deadline(_ASK_S)) as raw:
@@ -115,11 +115,21 @@ class XrayCollector:
                 raw.visible(strip.topic, strip.partition, strip.start, 1, Deadline(_ASK_S))
             except KafkaFailure as error:
                 lacks = denied(str(error), self.connection.user, {"topic": strip.topic}, self.connection.source)
-                if lacks is None:
-                    raise
-                raise Refused(f"topic {strip.topic} can't be read ({error}); {lacks}") from error
+                if lacks is not None:
+                    raise Refused(f"topic {strip.topic} can't be read ({error}); {lacks}") from error
 
     def _runs(self, raw: RawLogs, strip: Strip) -> list[Run]:
+        """Read a strip; where retention has deleted its beginning meanwhile, it begins later."""
+        while True:
+            try:
+                return self._read(raw, strip)
+            except KafkaFailure:
+                log = log_offsets(self._admin, strip.topic, [strip.partition], Deadline(_ASK_S))[strip.partition]
+                if log.first <= strip.start:
+                    raise
+                strip.start, strip.log = min(log.first, strip.until), replace(strip.log, first=log.first)
+
+    def _read(self, raw: RawLogs, strip: Strip) -> list[Run]:
         name, size = f"{strip.topic}[{strip.partition}]", strip.until - strip.start
         fold = RunBuilder(strip.start, strip.until, max(1, size // MOST_COLUMNS))
         # Past the window's end, read only as far as transactions reach that began inside it.

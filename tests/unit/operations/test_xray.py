@@ -428,3 +428,30 @@ def test_a_topic_that_may_be_described_but_not_read_is_refused_before_the_others
     assert read == []
     del collector.roles["out"]
     assert len(collector.take(0).strips) == 2
+
+
+def test_a_log_whose_beginning_is_deleted_while_others_are_read_begins_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logs are read one by one for minutes; one that retention shortens meanwhile ended all of them."""
+    firsts = iter([0, 4])
+    monkeypatch.setattr(command, "admin", lambda _connection: None)
+    monkeypatch.setattr(command.topics, "describe", lambda *_what: {"out": SimpleNamespace(partitions=1)})
+    monkeypatch.setattr(command, "log_offsets", lambda *_what: {0: LogOffsets(next(firsts), 9, 9)})
+
+    class Logs:
+        def visible(self, *_what: object) -> tuple[bytes, list[Any]]:
+            return b"", []
+
+        def batches(self, _topic: str, _partition: int, start: int, _until: int) -> list[tuple[RawBatch, memoryview]]:
+            if start < 4:
+                raise Fatal("raw batches of out: [Error 1] OffsetOutOfRangeError: fetch of out[0] at offset 0")
+            return [(batch(4, 5, tx=False, pid=-1), memoryview(b""))]
+
+    monkeypatch.setattr(command, "raw_logs", lambda *_what: nullcontext(Logs()))
+    monkeypatch.setattr(command, "source_positions", lambda _content: None)
+    roles = {"out": "output"}
+    collector = XrayCollector(Connection("k:1"), lambda *_what: None, roles, "in", "g", Window(), None, over_time=False)
+    (found,) = collector.take(0).strips
+    assert (found.start, found.until, found.log.first, found.counts()[Kind.PLAIN]) == (4, 9, 4, 5)
+    firsts = iter([0, 0])
+    with pytest.raises(Fatal, match="OffsetOutOfRange"):
+        collector.take(0)
