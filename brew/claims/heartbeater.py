@@ -27,8 +27,34 @@ _MAX_POLL_S = 0.25
 _JOIN_S = 30.0
 _LEAVE_S = 3.0
 _CALL_INTERVALS = 2
-_DENIED_S = 10.0
-"""A missing right does not come back by itself; a newly granted one takes effect within seconds."""
+DENIED_S, _LEAST_DENIALS, _UNSEEN_S = 10.0, 3, 30.0
+
+
+class Denials:
+    """
+    How long a right has been missing: the time of a row of failures that are all authorization failures.
+
+    A missing right does not come back by itself; a newly granted one takes effect within seconds, so `DENIED_S` are
+    waited for. Fewer than three denials are no row, and half a minute without any ends one: nobody looked meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._since = self._last = 0.0
+        self._count = 0
+
+    def failed(self, reason: str, now: float) -> float:
+        """Add a failure; return the seconds of the row so far, 0 if it is none."""
+        if denial_in(reason) is None:
+            self.clear()
+            return 0.0
+        if self._count == 0 or now - self._last > _UNSEEN_S:
+            self._count, self._since = 0, now
+        self._count, self._last = self._count + 1, now
+        return now - self._since if self._count >= _LEAST_DENIALS else 0.0
+
+    def clear(self) -> None:
+        """End the row, because something succeeded."""
+        self._count = 0
 
 
 class Heartbeater:
@@ -53,7 +79,7 @@ class Heartbeater:
         self.membership = membership
         self._open_log, self._healthy, self._now = open_log, healthy, now
         self._patience_s, self._failing_since = math.inf if patience_s is None else patience_s, math.inf
-        self._denied: tuple[float, str] | None = None  # since when, and how, without a success since
+        self._denials = Denials()
         self._lock = threading.Lock()
         self._end, self._changed = threading.Event(), threading.Condition()
         self._held: Mapping[int, Holding] = {}
@@ -161,7 +187,8 @@ class Heartbeater:
                 try:
                     self._member.progress(self._done)
                     if self._member.turn(Deadline(self._call_timeout_s())):
-                        self.last_error, self._failing_since, self._denied = None, math.inf, None
+                        self.last_error, self._failing_since = None, math.inf
+                        self._denials.clear()
                 except (DeadlineExceeded, KafkaFailure) as error:
                     self._failed(str(error))
                 except BaseException as error:  # noqa: BLE001 - `held` raises it, in the thread that works
@@ -175,18 +202,16 @@ class Heartbeater:
         """Keep the reason of a failed turn; give up once all have failed for ``patience_s``, or without a right."""
         self.last_error, now = reason, self._now()
         self._failing_since = min(self._failing_since, now)
-        if self._denied is None and denial_in(reason) is not None:
-            self._denied = now, reason
-        failing_s, failure = now - self._failing_since, None
+        failing_s, denied_s, failure = now - self._failing_since, self._denials.failed(reason, now), None
         if failing_s > self._patience_s:
             failure = (
                 f"the claims topic was out of reach for {failing_s:.0f} s (--patience is {self._patience_s:g} s), so "
                 f"this process may own nothing: {reason}; run it again, which creates the topic if it was deleted"
             )
-        elif self._denied is not None and now - self._denied[0] > _DENIED_S:
+        elif denied_s > DENIED_S:
             failure = (
-                f"no heartbeat was accepted in the {now - self._denied[0]:.0f} s after an authorization failure, so "
-                f"this process may own nothing: {self._denied[1]}; grant the right, and run it again"
+                f"no heartbeat was accepted in the {denied_s:.0f} s after an authorization failure, so "
+                f"this process may own nothing: {reason}; grant the right, and run it again"
             )
         if failure is not None:
             self._held, self._failure = {}, Refused(failure)

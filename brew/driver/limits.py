@@ -10,14 +10,13 @@ from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, field
 
 from brew.acl import denial_in
+from brew.claims.heartbeater import DENIED_S, Denials
 from brew.errors import Refused
 from brew.names import DEAD_LETTER_TOPIC
 from brew.outcome import GOOD, Outcome, Status
 from brew.settings import PipelineSettings
 
 _BACKOFF_S = 0.1
-_DENIED_S = 10.0
-"""A revoked right does not come back by itself; a newly granted one takes effect within seconds."""
 _MAX_BACKOFF_S = 5.0
 
 _REMEDIES = {
@@ -53,10 +52,14 @@ class GiveUpPolicy:
     def __init__(self, settings: PipelineSettings) -> None:
         self._settings = settings
         self.failures = 0
-        self._denied_since: dict[int, float] = {}
+        self._denials = Denials()
+        self._denied: dict[int, Denials] = {}
         self._owned_by_others: Mapping[int, int] = {}
         self._last_progress = self._failing_since = time.monotonic()
-        self._denied_from: float | None = None  # the first denial that no other failure followed
+
+    @property
+    def _denied_s(self) -> float:
+        return min(DENIED_S, self._settings.patience_s)
 
     def progressed(self) -> None:
         self._last_progress = time.monotonic()
@@ -64,6 +67,7 @@ class GiveUpPolicy:
     def succeeded(self) -> None:
         """Reset the count of consecutive failures."""
         self.failures = 0
+        self._denials.clear()
 
     def failed(self, problem: str, detail: str) -> float:
         """
@@ -73,16 +77,13 @@ class GiveUpPolicy:
             Refused: no progress since the first of these failures for longer than --patience, or for ten seconds of
                 nothing but authorization failures.
         """
-        now, since, patience_s = time.monotonic(), self._failing_since, self._settings.patience_s
+        now = time.monotonic()
         if self.failures == 0:
-            self._failing_since = since = now  # excludes time blocked by upstream transactions before
-            self._denied_from = None
-        if denial_in(detail) is None:
-            self._denied_from = None
-        else:
-            self._denied_from = since = now if self._denied_from is None else self._denied_from
-            patience_s = min(_DENIED_S, patience_s)
-        _check_patience("no progress", now - max(self._last_progress, since), patience_s, problem, detail)
+            self._failing_since = now  # excludes time blocked by upstream transactions before
+        failing_s = now - max(self._last_progress, self._failing_since)
+        _check_patience("no progress", failing_s, self._settings.patience_s, problem, detail)
+        denied_s = min(self._denials.failed(detail, now), now - self._last_progress)
+        _check_patience("no progress", denied_s, self._denied_s, problem, detail)
         self.failures += 1
         max_pause = min(_MAX_BACKOFF_S, _BACKOFF_S * 2**self.failures)
         return random.uniform(max_pause / 4, max_pause)  # noqa: S311 - a pause, not a secret
@@ -95,17 +96,16 @@ class GiveUpPolicy:
             Refused: this partition has been denied for ten seconds, or for --patience if that is less.
         """
         if outcome.status in GOOD:
-            self._denied_since.pop(outcome.partition, None)
-        elif denial_in(outcome.detail) is not None:
-            now, where = time.monotonic(), f"partition {outcome.partition}"
-            denied_s = now - self._denied_since.setdefault(outcome.partition, now)
-            patience_s = min(_DENIED_S, self._settings.patience_s)
-            problem = f"{where} last ended {outcome.status.value}"
-            _check_patience(f"no progress in {where}", denied_s, patience_s, problem, outcome.detail)
+            self._denied.pop(outcome.partition, None)
+            return
+        denied_s = self._denied.setdefault(outcome.partition, Denials()).failed(outcome.detail, time.monotonic())
+        where = f"partition {outcome.partition}"
+        problem = f"{where} last ended {outcome.status.value}"
+        _check_patience(f"no progress in {where}", denied_s, self._denied_s, problem, outcome.detail)
 
     def keep_denials(self, owned: Container[int]) -> None:
         """Forget denials of partitions that now belong to another driver: the right may have been granted since."""
-        self._denied_since = {p: since for p, since in self._denied_since.items() if p in owned}
+        self._denied = {p: denials for p, denials in self._denied.items() if p in owned}
 
     def blocked(self, partitions: Collection[int], owned_by_others: Mapping[int, int] | None = None) -> None:
         """

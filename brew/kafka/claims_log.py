@@ -80,6 +80,7 @@ class ClaimsLog:
         self._answered_at, self._missing = time.monotonic(), False
         self._next: dict[int, int] = {}
         self._waiting: list[Entry] = []
+        self._refused: KafkaFailure | None = None  # the client library reports a missing Read once, then is silent
 
     @property
     def partitions(self) -> int:
@@ -218,6 +219,7 @@ class ClaimsLog:
         if self._reader is not None:
             self._reader.close()
         self._reader = consumer(self._connection, _GROUP, READ_UNCOMMITTED, **{"enable.partition.eof": False})
+        self._refused = None
         with mapped(self._reading):
             self._reader.assign([TopicPartition(self._topic, p, start) for p, start in self._next.items()])
 
@@ -235,11 +237,14 @@ class ClaimsLog:
                 rest = [] if first is None else reader.consume(_BATCH, timeout=0)
             for record in cast("list[LogRecord]", [message for message in (first, *rest) if message is not None]):
                 if self._is_record(record):
+                    self._refused = None
                     self._waiting.append(self._entry(record))
                     self._next[record.partition()] = record.offset() + 1
             if all(self._next[partition] >= end for partition, end in until.items()):
                 entries, self._waiting = self._waiting, []
                 return entries
+            if self._refused is not None and deadline.expired():
+                raise self._refused
             deadline.check("reading the claims topic")
             wait_s = min(_POLL_S, deadline.remaining_s())
 
@@ -252,8 +257,12 @@ class ClaimsLog:
                 f"topic {self._topic!r} no longer holds the next offset to read ({error.str()}): it was recreated or "
                 "emptied; start again"
             )
-        with mapped(self._reading):
-            ends_partition(error, {KafkaError.UNKNOWN_TOPIC_OR_PART})
+        try:
+            with mapped(self._reading):
+                ends_partition(error, {KafkaError.UNKNOWN_TOPIC_OR_PART})
+        except KafkaFailure as refused:
+            self._refused = refused
+            raise
         return False
 
     def _entry(self, record: LogRecord) -> Entry:

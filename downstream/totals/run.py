@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
-from brew.acl import denial_in
+from brew.claims.heartbeater import DENIED_S, Denials
 from brew.deadline import Deadline
 from brew.driver.missing_offsets import IdleOffsets
 from brew.errors import DeadlineExceeded, Fenced, KafkaFailure, Refused
@@ -41,7 +41,6 @@ from downstream.totals.topics import (
 _REACH_S = 12.0
 _ASK_S = 30.0
 _PATIENCE_S = 90.0
-_DENIED_S = 10.0  # rights that are being changed may take a while to reach the brokers
 _AHEAD_S = 10.0
 _PAUSE_S = 0.1
 _GRACE_S = 15.0  # the coordinator checks for timed-out transactions every 10 s
@@ -103,7 +102,9 @@ class Run:
         self.result, self._lock = RunResult(), threading.Lock()
         self._stores: dict[int, Store] = {}
         self._readers: dict[tuple[str, int], RangeReader] = {}
-        self._give_up: dict[str, Deadline] = {}  # by partition or topic: since the first failure in a row
+        # By partition or topic: since the first failure in a row, or since its log ends before the group's offset.
+        self._give_up: dict[str, tuple[Deadline, Denials]] = {}
+        self._ahead: dict[str, Deadline] = {}
 
     def run(self, *, follow: bool) -> RunResult:
         """
@@ -227,7 +228,9 @@ class Run:
             if start > log.last_stable:
                 self._wait_for_log(source, start)
                 waiting += 1
-            elif start < until:
+                continue
+            self._ahead.pop(str(source), None)
+            if start < until:
                 attempts.append(pool.submit(self._attempt, stage, source, until))
             else:
                 self._give_up.pop(str(source), None)  # nothing is left there that could fail
@@ -242,7 +245,7 @@ class Run:
 
     def _wait_for_log(self, source: Source, start: int) -> None:
         """Refuse a log that ends before the group's offset; a broker that has lost its leadership may say so."""
-        if self._give_up.setdefault(str(source), Deadline(_AHEAD_S)).expired():
+        if self._ahead.setdefault(str(source), Deadline(_AHEAD_S)).expired():
             require_within(str(source), start, source.log)
         self._stop.wait(_PAUSE_S)
 
@@ -290,13 +293,13 @@ class Run:
             return
         with self._lock:
             setattr(self.result, how, getattr(self.result, how) + 1)
-            patience = self._give_up.setdefault(
-                str(what), Deadline(_PATIENCE_S if denial_in(why) is None else _DENIED_S)
-            )
+            patience, denials = self._give_up.setdefault(str(what), (Deadline(_PATIENCE_S), Denials()))
+            failing_s = patience.budget_s - patience.remaining_s()
+            denied_s = denials.failed(why, failing_s)
         self._tell(f"{what}: {how}, will try again: {why}")
-        if patience.expired():
+        if patience.expired() or denied_s > DENIED_S:
             raise Refused(
-                f"{what}: no transaction succeeded there for {patience.budget_s:g} s, at last: {why}; "
+                f"{what}: no transaction succeeded there for {denied_s or failing_s:.0f} s, at last: {why}; "
                 "correct it, then run again: it continues at the group's offsets"
             )
         self._stop.wait(_PAUSE_S)

@@ -139,7 +139,7 @@ def resources(
     secure: Secure, names: Names, redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[SecurePrograms]:
     """The input alone, with good orders and bad ones."""
-    monkeypatch.setattr("downstream.totals.run._DENIED_S", 0.5)
+    monkeypatch.setattr("downstream.totals.run.DENIED_S", 0.5)
     stage = SecureStage(secure.broker, names, secure)
     stage.create(PARTITIONS)
     with stage.acting_as("admin"):

@@ -6,11 +6,13 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain, repeat
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
+from confluent_kafka import KafkaError
 from harness.claims import GROUP, MemoryLog, Shared
 from harness.programs import until
 from rich.console import Console
@@ -22,7 +24,7 @@ from brew.claims.messages import UNKNOWN_ID
 from brew.claims.state import ClaimsView, Table
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Fatal, Refused
+from brew.errors import Fatal, KafkaFailure, Refused
 from brew.kafka.claims_log import ClaimsLog
 from downstream.claims.admin import ClaimsSnapshot, PauseRow
 from downstream.claims.commands import tables
@@ -301,6 +303,37 @@ def test_a_missing_right_ends_a_heartbeater_after_ten_seconds_whatever_its_patie
             return
         with pytest.raises(Refused, match=r"10 s after an authorization failure.* grant the right, and run it again"):
             until(lambda: heartbeater.held() is None, "its end")
+
+
+def test_a_denial_before_an_outage_does_not_end_a_heartbeater() -> None:
+    """It was kept until the next success, so an outage of ten seconds ended a member that would have waited."""
+    shared = Shared()
+    with started_heartbeater(shared) as heartbeater:
+        shared.denied = True
+        shared.now_ms += 600
+        until(lambda: heartbeater.last_error is not None, "a denial")
+        shared.down, shared.denied = True, False
+        shared.now_ms += 600
+        until(lambda: "AUTHORIZATION" not in str(heartbeater.last_error), "the outage")
+        shared.now_ms += 10_001
+        time.sleep(0.3)
+        heartbeater.held()  # raises if it gave up
+        shared.down = False
+        shared.now_ms += 600
+        until(lambda: heartbeater.last_error is None and len(heartbeater.held()) == 2, "both partitions")
+
+
+def test_a_read_that_was_refused_stays_refused_until_a_record_comes() -> None:
+    """The client library reports a missing Read once; what follows looked like an outage."""
+    log, reader = ClaimsLog.__new__(ClaimsLog), Mock()
+    log._connection, log._topic, log._answered_at = Connection("b:1"), "my.claims", time.monotonic()
+    log._reader, log._next, log._waiting, log._refused = reader, {0: 0}, [], None
+    denied = Mock(**{"error.return_value": KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)})
+    reader.poll.side_effect = chain([denied], repeat(None))
+    reader.consume.return_value = []
+    for _ in range(2):
+        with pytest.raises(KafkaFailure, match="TOPIC_AUTHORIZATION_FAILED"):
+            log.read({0: 1}, Deadline(0.01))
 
 
 def test_a_missing_right_on_the_claims_topic_is_named_at_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -334,7 +334,7 @@ def test_a_log_that_ends_before_the_groups_offset_is_refused_once_it_stays_so(
         run._round(stage, pool)
     logs_of(monkeypatch, running, log(9))
     assert run._round(stage, pool) == 0
-    assert run._give_up == {}
+    assert run._give_up == run._ahead == {}
     pool.submit.assert_not_called()
 
 
@@ -349,9 +349,35 @@ def test_one_success_begins_its_patience_anew_and_a_missing_right_ends_it_sooner
     for after in (0.0, 9.9):
         now[0] = began + after
         run._failed("failed", SOURCE, why)
-    now[0] = began + 10.0
+    now[0] = began + 10.1
     with pytest.raises(Refused, match="for 10 s, at last: Abortable: produce"):
         run._failed("failed", SOURCE, why)
+
+
+def test_a_denial_before_an_outage_does_not_shorten_its_patience(run: Run, now: list[float]) -> None:
+    """The first failure decided how long all of them were waited for."""
+    run._failed("failed", SOURCE, "produce: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)")
+    for now[0] in (20.0, 89.9):
+        run._failed("failed", SOURCE, "no answer")
+    now[0] = 90.0
+    with pytest.raises(Refused, match="for 90 s, at last: no answer"):
+        run._failed("failed", SOURCE, "no answer")
+
+
+def test_a_log_that_came_back_leaves_its_partition_the_whole_patience(
+    run: Run, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One failure ended the run, because the log had ended before the group's offset for a moment earlier."""
+    run._admin, run._asking = Mock(), Mock()
+    monkeypatch.setattr(running, "committed", lambda *_: {0: Committed(9, "topic-id=id began=0")})
+    logs_of(monkeypatch, running, log(8))
+    stage = running._Stage(Topic("in", "id", 1, 1), {0: split()}, {0: 9})
+    run._round(stage, Mock())
+    now[0] = running._AHEAD_S + 1
+    logs_of(monkeypatch, running, log(10))
+    monkeypatch.setattr(run, "_check_topics", Mock())
+    run._round(stage, Mock())
+    run._failed("failed", Source("in", "id", 0, LogOffsets(0, 10, 10)), "no answer")
 
 
 ORDER = b'{"customer_id":"c","loyalty_tier":"gold","total_cents":100,"loyalty_discount":0.5}'

@@ -229,11 +229,56 @@ def test_a_partition_that_was_another_drivers_meanwhile_begins_anew(clock: Clock
     denied = [Outcome(p, 0, 1, Status.FAILED, 0, detail=DENIED) for p in (1, 2)]
     for outcome_of in denied:
         policy.check_denial(outcome_of)
+        policy.check_denial(outcome_of)
     policy.keep_denials({2})
     clock.now += 11
     policy.check_denial(denied[0])
     with pytest.raises(Refused, match="no progress in partition 2 for 11 s"):
         policy.check_denial(denied[1])
+
+
+DENIAL = Outcome(1, 0, 1, Status.FAILED, 0, detail=DENIED)
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [[], [replace(DENIAL, detail="fence: timed out (_TIMED_OUT)")], [outcome(1, 0, 1)]],
+    ids=["not looked at", "another failure", "a success"],
+)
+def test_denials_of_one_partition_count_while_there_is_nothing_else(clock: Clock, meanwhile: list[Outcome]) -> None:
+    """Two denials with more than ten seconds between them ended a run, whatever came between."""
+    policy = clock.policy()
+    for pause_s in (0, 31):
+        clock.now += pause_s
+        policy.check_denial(DENIAL)
+        clock.now += 5
+        policy.check_denial(DENIAL)
+        for another in meanwhile:
+            policy.check_denial(another)
+    if meanwhile:
+        clock.now += 6
+        policy.check_denial(DENIAL)
+
+
+def test_two_denials_far_apart_do_not_end_a_run(clock: Clock) -> None:
+    policy = clock.policy()
+    policy.check_denial(DENIAL)
+    clock.now += 11
+    policy.check_denial(DENIAL)
+    clock.now += 0.1
+    with pytest.raises(Refused, match="no progress in partition 1 for 11 s"):
+        policy.check_denial(DENIAL)
+
+
+def test_denials_that_alternate_with_other_failures_end_a_run_after_its_patience(clock: Clock) -> None:
+    policy = clock.policy(patience_s=60.0)
+    for _ in range(3):
+        policy.failed("partition 0", DENIED)
+        clock.now += 20
+        policy.failed("survey", "no broker answered")
+    clock.now += 0.1
+    with pytest.raises(Refused, match=r"no progress for 60 s \(--patience is 60 s"):
+        policy.failed("partition 0", DENIED)
 
 
 def test_another_drivers_partition_that_moves_between_open_transactions_is_progress(clock: Clock) -> None:
