@@ -12,6 +12,7 @@ import functools
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -82,7 +83,33 @@ def codec(settings: SchemaSettings) -> Codec:
 
 @functools.lru_cache(maxsize=64)
 def _client(registry: tuple[tuple[str, Any], ...]) -> SchemaRegistryClient:
-    return SchemaRegistryClient.new_client({"timeout": _TIMEOUT_S, **dict(registry)})
+    settings = {"timeout": _TIMEOUT_S, **dict(registry)}
+    client = SchemaRegistryClient.new_client(settings)
+    rest = getattr(client, "_rest_client", None)  # a mock has none
+    if rest is not None and settings["timeout"] is not None:
+        rest.send_request = _within(settings["timeout"], rest.send_request)
+    return client
+
+
+def _within(timeout_s: float, send: Callable[..., Any]) -> Callable[..., Any]:
+    """Bound a request with its repetitions; the client's own time-out starts anew with each byte that comes."""
+
+    def bounded(*given: Any, **more: Any) -> Any:
+        answer: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(send(*given, **more))
+            except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+                answer.set_exception(error)
+
+        threading.Thread(target=run, name="schema-registry", daemon=True).start()
+        wait([answer], timeout_s)
+        if not answer.done():
+            raise TimeoutError(f"no complete answer within {timeout_s:g} s")
+        return answer.result()
+
+    return bounded
 
 
 class Codec:

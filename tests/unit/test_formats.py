@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import inspect
 import json
 import pickle
+import socket
 import sys
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -133,6 +137,31 @@ def test_a_wrong_address_or_an_answer_of_a_gateway_is_no_records_fault(status: i
     unknown = b'{"error_code":40403,"message":"Schema not found"}'
     with http_pages(404, unknown) as url, pytest.raises(Reject, match="unknown-schema"):
         formats.avro(registry=url).read(record(AVRO.write({"url": "a"}, None)))
+
+
+def test_a_registry_that_answers_byte_by_byte_is_waited_for_no_longer_than_the_timeout() -> None:
+    """The client's time-out began anew with each byte, and with each of its own repetitions."""
+    ended = threading.Event()
+
+    def trickle(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 40\r\n\r\n")
+            for _ in range(40):
+                connection.sendall(b" ")
+                if ended.wait(0.1):
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=trickle, args=[server], daemon=True)
+        thread.start()
+        registry = {"url": f"http://127.0.0.1:{server.getsockname()[1]}", "timeout": 0.5, "max.retries": 0}
+        slow, began = formats.avro(registry=registry, output="o", schema=CLICK), time.monotonic()
+        with pytest.raises(RegistryUnreachable, match=r"no complete answer within 0\.5 s"):
+            slow.write({"url": "a"}, None)
+        assert time.monotonic() - began < 3
+        ended.set()
+        thread.join()
 
 
 def test_a_token_that_can_not_be_had_is_no_records_fault() -> None:
