@@ -224,8 +224,8 @@ def _server_message(error: psycopg.Error) -> str:
 
 
 def _remedy(error: psycopg.Error) -> str:
-    """Return what to do about a refused statement, as a last clause; empty if unknown."""
-    if error.sqlstate is None:
+    """Return what to do about a refused statement, as a last clause."""
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and error.sqlstate is None:
         return f"; check that the server runs and answers at the address in {_OPTION}"
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return f"; grant it to the user of {_OPTION}, or name the tables' owner there"
@@ -237,7 +237,10 @@ def _remedy(error: psycopg.Error) -> str:
         return (
             f"; check {_OPTION}, --schema and this user's USAGE on the schema: the program's first run makes the tables"
         )
-    return ""
+    if isinstance(error, psycopg.errors.UndefinedColumn):
+        return "; name another --schema: these tables are another program's, or another version's"
+    state = "" if error.sqlstate is None else f" (SQL state {error.sqlstate}; the server's log has the statement)"
+    return f"{state}; correct the cause, or name another {_OPTION} or --schema, then run again"
 
 
 class _Guard:

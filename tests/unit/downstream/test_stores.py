@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socketserver
 import threading
 from collections import Counter, defaultdict
@@ -42,7 +43,7 @@ from downstream.ledger import check as ledger_check
 from downstream.ledger.check import Money, _expected
 from downstream.ledger.command import Ledger, OffsetRow, start
 from downstream.ledger.entry import Entry, Problem, entry
-from downstream.postgres import Database, DatabaseSettings
+from downstream.postgres import Database, DatabaseSettings, _remedy
 from downstream.receive import check as receive_check
 from downstream.receive import command
 from downstream.receive import postgres as outbox
@@ -221,6 +222,20 @@ def test_a_database_that_takes_no_writes_is_refused_with_the_remedy(monkeypatch:
     with pytest.raises(RetryLater, match=r"; name the primary in --database"), database.transaction(Deadline(5)):
         raise psycopg.errors.ReadOnlySqlTransaction("after a fail-over, before the address leads to the new primary")
     database.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (psycopg.errors.NumericValueOutOfRange("bigint out of range"), r" \(SQL state 22003; the server's log has"),
+        (psycopg.errors.UndefinedColumn('column "until" does not exist'), "; name another --schema: these tables are"),
+        (psycopg.DataError("text fields cannot contain NUL bytes"), "NUL bytes; correct the cause, or name another"),
+        (psycopg.OperationalError("the connection is lost"), "; check that the server runs and answers"),
+    ],
+)
+def test_each_refusal_of_the_database_says_what_to_do(error: psycopg.Error, remedy: str) -> None:
+    """An unknown SQL state had no advice, and an error of the client library the one about an absent server."""
+    assert re.search(remedy, f"{error}{_remedy(error)}")
 
 
 class _SilentPostgres(socketserver.StreamRequestHandler):
