@@ -32,7 +32,7 @@ from downstream.totals.state_store import (
 from downstream.totals.topics import TotalsSettings, position, recreated
 from downstream.totals.total import Total, deltas
 
-_LOOK_EVERY_S = 10.0
+_CUT_S, _PAUSE_S = 10.0, 0.1
 BY_KEY = -1
 """The partition chosen by the key's murmur2 hash."""
 
@@ -151,8 +151,8 @@ class Aggregate:
     _changes: dict[bytes, bytes | None] = field(default_factory=dict)
     _until: int = -1
     _keys: int = 0
-    _seen_end: int | None = None
-    _look_at: float = 0.0
+    _least_end: int = 0
+    """The changelog's end is at least this: where it was before the last transaction, and what that one wrote."""
 
     def ready(self, position: int, *, fresh: bool) -> str | None:
         """Restore the store unless it is already at the committed offset."""
@@ -170,9 +170,7 @@ class Aggregate:
             self._restore()
             checkpoint = self.store.checkpoint
         if (checkpoint is None) == fresh and (checkpoint is None or checkpoint.until == position):
-            if checkpoint is not None:
-                self._note_end(checkpoint)
-            return None
+            return None if checkpoint is None else self._lost_tail(checkpoint)
         holds = "nothing" if checkpoint is None else f"the deltas below {checkpoint.until}"
         return (
             f"position-moved: {self.settings.changelog}[{self.partition}] holds {holds}, and the group stands at "
@@ -180,22 +178,28 @@ class Aggregate:
             "deltas would be counted twice or skipped. Count again with another --group"
         )
 
-    def _note_end(self, checkpoint: StoreCheckpoint) -> None:
+    def _lost_tail(self, checkpoint: StoreCheckpoint) -> str | None:
         """
-        Raise the changelog offset from which a later restore reads.
+        Return the contradiction if the changelog's tail was cut off: a later restore would find older totals in it.
 
-        The store is at the committed offset, so it contains what the changelog settled before this fence. Hence the end
-        seen earlier counts: one seen now could cover records that a newer holder has already added.
+        Asked with each transaction: after one more, the changelog would have the group's offset again, and look whole.
+        The store has a total of another holder only after a restore, so its checkpoint stays as it is until a commit.
         """
-        if self._seen_end is not None:
-            self.store.write({}, replace(checkpoint, changelog=max(checkpoint.changelog, self._seen_end)))
-            self._seen_end = None
-        if time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + _LOOK_EVERY_S
-            logs = log_offsets(
-                self.client(), self.settings.changelog, [self.partition], Deadline(self.settings.timeout_s)
-            )
-            self._seen_end = logs[self.partition].last_stable
+        least, patience = max(self._least_end, checkpoint.changelog), Deadline(_CUT_S)
+        while (end := self._changelog_end()) < least:
+            if patience.expired():  # until then it may be a broker that has lost its leadership
+                return (
+                    f"changelog-damaged: {self.settings.changelog}[{self.partition}] ends at {end}, but this program "
+                    f"wrote it up to {least}: its log was truncated (unclean leader election), and lacks totals. Count "
+                    "again with another --group and another --output"
+                )
+            time.sleep(_PAUSE_S)
+        self._least_end = end
+        return None
+
+    def _changelog_end(self) -> int:
+        where = self.settings.changelog, [self.partition]
+        return log_offsets(self.client(), *where, Deadline(self.settings.timeout_s))[self.partition].end
 
     def _restore(self) -> None:
         began, settings = time.monotonic(), self.settings
@@ -232,9 +236,9 @@ class Aggregate:
 
     def committed(self) -> None:
         """The store changes only now: an abort would otherwise leave changes in it that are in no log."""
-        checkpoint = self.store.checkpoint
-        changelog_offset = 0 if checkpoint is None else checkpoint.changelog
-        self.store.write(self._changes, StoreCheckpoint(self._until, changelog_offset, self._keys))
+        # With the checkpoint's record and the marker. All below is in the store, as nobody else wrote: no fence came.
+        self._least_end += len(self._changes) + 2
+        self.store.write(self._changes, StoreCheckpoint(self._until, self._least_end, self._keys))
         self.dropped()
 
     def dropped(self) -> None:

@@ -213,9 +213,9 @@ LAYER_BUGS: list[LayerBug] = [
         "seen-end-used-at-once",
         "The next restore begins at the changelog's end as seen now.",
         _WORK,
-        "            self._seen_end = logs[self.partition].last_stable\n",
-        "            self.store.write({}, replace(checkpoint, changelog=logs[self.partition].last_stable))\n",
-        _ROUNDS + "test_the_end_of_the_changelog_is_believed_a_round_after_it_was_seen",
+        "        self._least_end = end\n",
+        "        self._least_end = end\n        self.store.write({}, replace(checkpoint, changelog=end))\n",
+        _ROUNDS + "test_the_end_of_the_changelog_is_believed_after_a_commit",
     ),
     LayerBug(
         "end-before-it-is-settled",
@@ -297,8 +297,8 @@ HARMLESS_IN_LAYERS: list[LayerBug] = [
         "taken-kept-after-a-commit",
         "Committed data is not dropped with the commit: the start of the next round drops it.",
         _WORK,
-        "StoreCheckpoint(self._until, changelog_offset, self._keys))\n        self.dropped()",
-        "StoreCheckpoint(self._until, changelog_offset, self._keys))",
+        "StoreCheckpoint(self._until, self._least_end, self._keys))\n        self.dropped()",
+        "StoreCheckpoint(self._until, self._least_end, self._keys))",
         _ROUNDS + "test_a_commit_that_failed_changes_neither_the_store_nor_the_next_one",
     ),
     LayerBug(

@@ -484,8 +484,8 @@ def produced(adding: Aggregate, start: int, *keys: bytes, fresh: bool = False) -
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
-    """Two deltas are in it, and its changelog has five records."""
-    logs_of(monkeypatch, stages, log(5))
+    """Two deltas are in it, and its changelog has five records, and more at each look."""
+    logs_of(monkeypatch, stages, *map(log, range(5, 500, 5)))
     store = MemoryStore()
     store.write({b"a": Total(2).encode()}, StoreCheckpoint(2, 0, 1))
     return store
@@ -580,25 +580,38 @@ def test_the_first_transaction_of_all_begins_with_nothing(monkeypatch: pytest.Mo
     adding = aggregate(store)
     assert produced(adding, 0, b"a", b"b", fresh=True)[-1].value == state_store.checkpoint_value(2, 2)
     adding.committed()
-    assert store.checkpoint == StoreCheckpoint(2, 0, 2)
+    assert store.checkpoint == StoreCheckpoint(2, 4, 2), "two totals, the checkpoint and a marker"
 
 
-def test_the_end_is_asked_of_brokers_every_ten_seconds(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not with every transaction, and a commit keeps what is known of it; within a transaction's time."""
-    now, calls = [0.0], list[tuple[Any, ...]]()
-    monkeypatch.setattr(stages, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    left = [log(4), log(5), log(6)]
-    monkeypatch.setattr(stages, "log_offsets", lambda *given: calls.append(given) or {0: left.pop(0)})
+def test_the_end_is_asked_of_brokers_with_each_transaction(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a transaction's time; a commit adds what it wrote: a total, the checkpoint and a marker."""
+    calls, ends = list[tuple[Any, ...]](), [log(4), log(5, 8), log(11)]
+    monkeypatch.setattr(stages, "log_offsets", lambda *given: calls.append(given) or {0: ends[len(calls) - 1]})
     adding = aggregate(store)
-    rounds = [(0.0, [log(5), log(6)]), (9.9, [log(5), log(6)]), (10.0, [log(6)])]
-    for start, (now_s, left_after) in enumerate(rounds, 2):
-        now[0] = now_s
+    for start, end in enumerate((7, 11, 14), 2):
         produced(adding, start, b"a")
         adding.committed()
-        assert left == left_after
-    assert store.checkpoint == StoreCheckpoint(5, 4, 1)
+        assert store.checkpoint == StoreCheckpoint(start + 1, end, 1)
     for client, topic, partitions, deadline in calls:
         assert (client, topic, partitions, deadline.budget_s) == (NOWHERE, "g.changelog", [0], 30.0)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_changelog_that_lost_its_tail_is_refused_before_anything_is_written_behind_it(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, *, restarted: bool
+) -> None:
+    """After one more transaction it held the group's offset again, and older sums: the next restore took them."""
+    monkeypatch.setattr(stages, "_CUT_S", 0.01)
+    monkeypatch.setattr(stages, "_PAUSE_S", 0.0)
+    logs_of(monkeypatch, stages, log(5), log(7), log(8), log(10))
+    adding = aggregate(store)
+    produced(adding, 2, b"a")
+    adding.committed()
+    assert adding.ready(3, fresh=False) is None, "a broker that has lost its leadership may know less for a moment"
+    logs_of(monkeypatch, stages, log(7))
+    adding = aggregate(store) if restarted else adding
+    cut = "changelog-damaged: g.changelog[0] ends at 7, but this program wrote it up to 8: "
+    assert str(adding.ready(3, fresh=False)).startswith(cut)
 
 
 def test_a_total_goes_into_state_and_results_and_the_state_says_up_to_where_it_holds(store: MemoryStore) -> None:
@@ -629,18 +642,14 @@ def test_a_state_that_this_program_did_not_write_is_refused(store: MemoryStore) 
         state_store.parse_checkpoint(b"9 x")
 
 
-@pytest.mark.parametrize("starts", [[0, 10, 20], [15, 15, 20]])
-def test_the_end_of_the_changelog_is_believed_a_round_after_it_was_seen(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, starts: list[int]
-) -> None:
-    """What is seen now may hold what a newer holder has added: a restore from there reads too little."""
-    monkeypatch.setattr(stages, "_LOOK_EVERY_S", 0.0)
-    logs_of(monkeypatch, stages, log(10), log(20), log(30))
-    store.write({}, StoreCheckpoint(2, starts[0], 1))
+def test_the_end_of_the_changelog_is_believed_after_a_commit(store: MemoryStore) -> None:
+    """What is seen before it may hold what a newer holder has added: a restore from there reads too little."""
     adding = aggregate(store)
-    for start in starts:
-        adding.ready(2, fresh=False)
-        assert store.checkpoint == StoreCheckpoint(2, start, 1)
+    for _ in range(2):
+        produced(adding, 2, b"a")
+        assert store.checkpoint == StoreCheckpoint(2, 0, 1)
+    adding.committed()
+    assert store.checkpoint == StoreCheckpoint(3, 10 + 3, 1)
 
 
 def test_an_end_counts_once_no_transaction_is_open_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
