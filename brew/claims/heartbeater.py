@@ -35,10 +35,11 @@ class Denials:
     How long a right has been missing: the time of a row of failures that are all authorization failures.
 
     A missing right does not come back by itself; a newly granted one takes effect within seconds, so `DENIED_S` are
-    waited for. Fewer than three denials are no row, and half a minute without any ends one: nobody looked meanwhile.
+    waited for. Fewer than three denials are no row, and ``unseen_s`` without any end one: nobody looked meanwhile.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unseen_s: float = _UNSEEN_S) -> None:
+        self._unseen_s = unseen_s
         self._since = self._last = 0.0
         self._count = 0
 
@@ -47,7 +48,7 @@ class Denials:
         if denial_in(reason) is None:
             self.clear()
             return 0.0
-        if self._count == 0 or now - self._last > _UNSEEN_S:
+        if self._count == 0 or now - self._last > self._unseen_s:
             self._count, self._since = 0, now
         self._count, self._last = self._count + 1, now
         return now - self._since if self._count >= _LEAST_DENIALS else 0.0
@@ -79,7 +80,7 @@ class Heartbeater:
         self.membership = membership
         self._open_log, self._healthy, self._now = open_log, healthy, now
         self._patience_s, self._failing_since = math.inf if patience_s is None else patience_s, math.inf
-        self._denials = Denials()
+        self._denials = Denials(max(_UNSEEN_S, membership.interval_s))
         self._lock = threading.Lock()
         self._end, self._changed = threading.Event(), threading.Condition()
         self._held: Mapping[int, Holding] = {}

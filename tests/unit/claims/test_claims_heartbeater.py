@@ -196,6 +196,16 @@ def test_at_most_once_claims_before_it_works() -> None:
     assert calls[5:] == [("claim", (0, 7, 130))]
 
 
+def test_at_most_once_does_not_repeat_a_batch_whose_store_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that broke does not say whether the effect happened."""
+    flow, inner, _, calls = flow_of(AtMostOnce)
+    monkeypatch.setattr(inner, "handle", Mock(side_effect=RetryLater("redis: connection closed")))
+    with pytest.raises(RetryLater):
+        flow.handle([PartitionBatch(0, 100, 120, [])], CONTEXT)
+    flow.assigned(assignments(), Deadline(5))
+    assert calls[-1] == ("assigned", [120, 50])
+
+
 def test_a_partition_that_is_not_surely_ours_is_not_worked_on() -> None:
     """Silent for two intervals, or claimed again since under another token."""
     flow, _, heartbeater, calls = flow_of(AtLeastOnce)
@@ -321,6 +331,13 @@ def test_a_denial_before_an_outage_does_not_end_a_heartbeater() -> None:
         shared.down = False
         shared.now_ms += 600
         until(lambda: heartbeater.last_error is None and len(heartbeater.held()) == 2, "both partitions")
+
+
+@pytest.mark.parametrize(("interval_s", "denied_s"), [(3.0, 0.0), (80.0, 80.0)])
+def test_denials_are_a_row_although_heartbeats_are_rare(interval_s: float, denied_s: float) -> None:
+    membership = Membership("m", "g", "t", (0,), interval_s)
+    denials = Heartbeater(Mock(), membership)._denials
+    assert [denials.failed("TOPIC_AUTHORIZATION_FAILED", now) for now in (0.0, 40.0, 80.0)] == [0, 0, denied_s]
 
 
 def test_a_read_that_was_refused_stays_refused_until_a_record_comes() -> None:
