@@ -334,7 +334,8 @@ def test_a_log_that_ends_before_the_groups_offset_is_refused_once_it_stays_so(
         run._round(stage, pool)
     logs_of(monkeypatch, running, log(9))
     assert run._round(stage, pool) == 0
-    assert run._give_up == run._ahead == {}
+    assert not run._give_up
+    assert not run._ahead
     pool.submit.assert_not_called()
 
 
