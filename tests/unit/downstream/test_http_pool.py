@@ -6,13 +6,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, Mock
+from unittest.mock import call as given
 
 import pytest
 from harness.records import FakeRecord as Record
 
 from brew.connection import Connection
+from brew.deadline import Deadline
 from brew.fault_injection import StoreCrash
+from downstream import http_pool
 from downstream.address import RequestOutcome
 from downstream.postgres import DatabaseSettings
 from downstream.receive.command import DemoServer
@@ -72,6 +75,15 @@ def test_a_receiver_that_drips_its_answer_does_not_hold_the_request(
     reason = request_by(dripping, monkeypatch)
     assert time.monotonic() - began < 10 * TIMEOUT_S
     assert f"no complete answer within 0.5 s{setting}" in reason
+
+
+def test_each_read_waits_for_what_is_left_of_the_whole_time() -> None:
+    """A receiver that falls silent after half an answer had its whole time once more."""
+    sock, now = Mock(gettimeout=lambda: 5.0), [0.0]
+    reader = http_pool._UntilDeadline(sock, Mock())
+    reader._deadline, now[0] = Deadline(5.0, lambda: now[0]), 3.0
+    reader.readinto(memoryview(bytearray(1)))
+    assert sock.settimeout.call_args_list == [given(2.0), given(5.0)]
 
 
 def test_a_connection_is_used_again_with_the_whole_time(monkeypatch: pytest.MonkeyPatch) -> None:

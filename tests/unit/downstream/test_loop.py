@@ -255,8 +255,10 @@ def test_a_revoked_partition_is_reported_before_it_leaves_and_a_lost_one_never(
     loop.assigned([1, 2])
     _round(loop, {1: Polled([], 7), 2: Polled([], 8)})
     loop.lost([2])
+    loop._report_due = Deadline(1e-9)
+    _round(loop, {})
     loop.revoked([1])
-    assert loop._member.reports == [({1: 7}, True)]
+    assert loop._member.reports == [({1: 7}, False), ({1: 7}, True)]
     assert handler.calls == [("lost", [2]), ("revoked", [1])]
     loop.revoked([1])
     assert len(handler.calls) == 2

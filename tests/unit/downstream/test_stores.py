@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import socket
 import socketserver
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import MagicMock, Mock
 
 import psycopg
@@ -29,6 +31,7 @@ from brew.errors import Refused, UsageError
 from brew.fault_injection import CrashMoment, StoreCrash
 from brew.offsets import Committed, LogOffsets, SourcePosition
 from downstream import check as downstream_check
+from downstream import postgres
 from downstream.check import Findings, TopicSnapshot
 from downstream.consume import handler as consuming
 from downstream.consume.handler import (
@@ -221,6 +224,7 @@ def test_a_database_that_takes_no_writes_is_refused_with_the_remedy(monkeypatch:
         pass
     with pytest.raises(RetryLater, match=r"; name the primary in --database"), database.transaction(Deadline(5)):
         raise psycopg.errors.ReadOnlySqlTransaction("after a fail-over, before the address leads to the new primary")
+    assert session.close.call_count == 2, "only a new session reaches the new primary"
     database.close()
 
 
@@ -267,6 +271,18 @@ def test_a_session_whose_server_never_answers_ends_with_its_deadline() -> None:
         server.shutdown()
         assert "database: " in str(refusals)
         database.close()
+
+
+def test_a_session_that_has_answered_in_time_is_not_cut_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It idles until the next batch, and its number may be another file's by then."""
+    monkeypatch.setattr(postgres, "_LOOK_S", 0.01)
+    guard, (session, server) = postgres._Guard(), socket.socketpair()
+    with session, server:
+        with guard.watching(cast("Any", session), Deadline(0.02)):
+            pass
+        time.sleep(0.1)
+        session.sendall(b"x")
+    guard.close()
 
 
 @pytest.mark.parametrize(
@@ -784,21 +800,30 @@ def test_a_request_that_is_refused_for_good_is_told(told: list[str], monkeypatch
     assert told == [f"the request of message m{n} was refused for good: answered 401" for n in range(5)]
 
 
+@pytest.mark.parametrize(("stopped", "sent"), [(True, 1), (False, 2)])
 def test_a_round_of_the_outbox_ends_with_the_request_that_runs_when_it_is_to_stop(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, stopped: bool, sent: int
 ) -> None:
-    """Ten requests to a receiver that hangs outlast SIGTERM's 9 s: killed before the commit, all were sent again."""
+    """
+    Ten requests to a receiver that hangs outlast SIGTERM's 9 s: killed before the commit, all were sent again.
+
+    So they would be after the end of their transaction's 15 s: half of them is for requests.
+    """
+    now = [0.0]
+    monkeypatch.setattr(outbox, "Deadline", lambda seconds: Deadline(seconds, lambda: now[0]))
     deliverer, session = delivering("http://h:1/x"), MagicMock()
     session.__enter__.return_value.execute.return_value.fetchall.return_value = [(n, f"m{n}", b"", 0) for n in range(9)]
     monkeypatch.setattr(deliverer._database, "transaction", lambda _deadline: session)
 
     def request(*_: object, **__: object) -> SimpleNamespace:
-        deliverer._stop.set()
+        now[0] += 4
+        if stopped:
+            deliverer._stop.set()
         return SimpleNamespace(status=200)
 
     monkeypatch.setattr(deliverer._http, "request", request)
     assert not deliverer.round()
-    assert deliverer.sent == 1
+    assert deliverer.sent == sent
 
 
 def test_a_drain_of_the_outbox_waits_for_its_database_and_tells_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
