@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from confluent_kafka import KafkaError
 from harness.fakes import Broker, FakeTransaction, log_record
 from hypothesis import given
 from hypothesis import strategies as st
@@ -289,6 +290,18 @@ def test_a_replaced_reader_goes_on_at_its_positions(monkeypatch: pytest.MonkeyPa
     clients[0].close.assert_called_once_with()
     [[assigned], _] = clients[1].assign.call_args
     assert {place.partition: place.offset for place in assigned} == {0: 3, 1: 7}
+    # A topic of the same name with another id holds other records from the start.
+    for described, stale in (("id", 2), False), (("another id", 2), True), (("id", 3), True):
+        monkeypatch.setattr(topics, "describe_one", lambda *_, now=described: Topic("profiles", *now, 1))
+        assert reader.is_stale(Deadline(5)) is stale
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(DeadlineExceeded, match="interrupted because the run stops"):
+        list(reader.read({0: 9}, Deadline(5), stop))
+    # Markers at the end are no records: the report of an end is all that shows them.
+    clients[1].poll = lambda _wait_s: log_record(9, error=KafkaError(KafkaError._PARTITION_EOF))
+    clients[1].consume.return_value = []
+    assert list(reader.read({0: 9}, Deadline(5), threading.Event())) == []
 
 
 def test_a_load_is_given_up_when_the_run_stops(monkeypatch: pytest.MonkeyPatch) -> None:

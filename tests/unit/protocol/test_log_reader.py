@@ -142,6 +142,10 @@ class Silent:
 
     incremental_assign = assign
 
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        gone = {one.partition for one in partitions}
+        self.assigned = [one for one in self.assigned if one.partition not in gone]
+
     def subscribe(self, topics: list[str], **_: Any) -> None:
         self.subscribed = topics
 
@@ -299,3 +303,19 @@ def test_a_member_refuses_a_record_whose_headers_the_client_can_not_read(created
     assert ([one.offset() for one in polled[2].records], polled[2].until) == ([7], 8)
     with pytest.raises(Refused, match=r"record at in\[2\] offset 8 has a header .* set the group's offset from 8 to 9"):
         member.poll(10, 0)
+
+
+@pytest.mark.parametrize("how", ["_lost", "_revoked"])
+def test_a_member_hands_out_what_it_owns_and_reads_on_from_where_it_is_told(created: list[Silent], how: str) -> None:
+    """What was fetched before a partition left is its next owner's; an end that a broker reports late moves nothing."""
+    member, consumer = Member(MemberSettings(Connection("nowhere:1"), "g", "in")), created[0]
+    consumer.broker = True
+    member.take([0, 2], Mock(assigned=Mock(return_value={0: 7, 2: 7})))
+    fetched = [log_record(7), log_record(8, 2), error_at(5, KafkaError._PARTITION_EOF)]
+    consumer.consume = lambda *_, **__: fetched  # type: ignore[method-assign]
+    ends = {p: (len(polled.records), polled.until) for p, polled in member.poll(10, 0).items()}
+    assert ends == {0: (1, 8), 2: (1, 9)}
+    getattr(member, how)([2])
+    assert (member.poll(10, 0).keys(), member.owned) == ({0}, {0})
+    member.seek({0: 3, 2: 3})
+    assert [(one.partition, one.offset) for one in consumer.assigned] == [(0, 3)]
