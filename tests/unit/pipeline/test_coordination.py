@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Self
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
+from harness.lease_coordinator import run_context
 from harness.pipeline import DrainView, until
 
 from brew.claims.heartbeater import ALL_PARTITIONS, ClaimedOwnership, IsIdle, Ownership, listed
@@ -203,7 +204,7 @@ def test_a_run_whose_thread_has_ended_is_not_drained(scene: Scene, raised: BaseE
 
 def test_who_waits_tells_once_who_works_and_that_it_is_warm(scene: Scene) -> None:
     """And again when the one who works changes; once it is warm, a take-over needs no time of Spark's."""
-    warmth: Any = SimpleNamespace(warm=False, keep=lambda: None, leave=lambda: None)
+    warmth: Any = Mock(warm=False)
     scene.driver.warm_spark = warmth
     scene.leadership.held, scene.leadership.owner = False, "first"
     thread, answers = in_background(lambda: scene.driver.wait(scene.leadership))
@@ -214,7 +215,7 @@ def test_who_waits_tells_once_who_works_and_that_it_is_warm(scene: Scene) -> Non
     until(lambda: len(scene.view.notes) == 3, "the third note")
     scene.leadership.held = True
     thread.join(5)
-    assert answers == [True]
+    assert (answers, warmth.leave.call_count) == ([True], 1)
     assert scene.view.notes[1:] == ["me stands by, second works", "me is warm", "me works, after second"]
 
 
@@ -252,7 +253,7 @@ def test_a_claims_topic_out_of_reach_is_tried_again_for_as_long_as_patience_last
     patience, stop = GiveUpPolicy(stand_by_settings()), threading.Event()
     coordination.alternate(open_leadership, lambda _: True, lambda _: True, stop, patience, view)
     assert "out of reach" in view.notes[0]
-    assert leadership.log == ["opened", "left"]
+    assert (leadership.log, patience.failures) == (["opened", "left"], 0)
     fails = Mock(side_effect=DeadlineExceeded("the work's own"))
     with pytest.raises(DeadlineExceeded, match="the work's own"):
         coordination.alternate(lambda: leadership, lambda _: True, fails, stop, patience, view)
@@ -414,3 +415,19 @@ def test_a_claims_topic_that_one_broker_does_not_know_yet_is_asked_for_again() -
     assert coordination._joined(heartbeater, shared)
     assert heartbeater.tries == 2
     assert view.notes[0].startswith("the claims topic is out of reach, trying again: bounds")
+
+
+def test_a_stop_ends_the_wait_for_a_claims_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten seconds after SIGTERM a process is killed."""
+    monkeypatch.setattr(GiveUpPolicy, "failed", lambda *_: 60.0)
+    view, down, stop = DrainView(), MagicMock(), threading.Event()
+    down.side_effect = down.__enter__.side_effect = DeadlineExceeded("no answer")
+    shared = run_context(parsed("--share"), stop, view=view)
+    patience = GiveUpPolicy(shared.settings)
+    standing_by = in_background(lambda: coordination.alternate(down, Mock(), Mock(), stop, patience, view))
+    sharing = in_background(lambda: coordination._joined(down, shared))
+    until(lambda: len(view.notes) == 2, "both wait")
+    stop.set()
+    for (thread, answers), answer in ((standing_by, None), (sharing, False)):
+        thread.join(5)
+        assert answers == [answer]

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 from harness.lease_coordinator import run_context
+from harness.waiting import until
 
 from brew.attempt import AttemptSpec, Job
 from brew.claims.heartbeater import ALL_PARTITIONS
 from brew.connection import Connection
 from brew.driver import micro_batches, work_planner
+from brew.driver.limits import GiveUpPolicy
 from brew.driver.micro_batches import MicroBatchLane
 from brew.errors import BrewError, DeadlineExceeded, Refused, Retriable
 from brew.names import READ_COMMITTED
@@ -179,9 +181,11 @@ def test_a_range_of_markers_alone_is_passed_by_a_transaction_without_rows(monkey
 def test_a_failed_range_is_planned_again_beside_what_the_others_have_left(run: Run) -> None:
     """What was committed is not offered a second time, and the survey hears of every end."""
     run.survey.first_attempts = {1}
-    run.engine.rounds = [lambda one: committed(one) if one.partition else ended(Status.FAILED)(one)]
+    fails, lost = lambda one: committed(one) if one.partition else ended(Status.FAILED)(one), list[set[int]]()
+    run.engine.rounds = [fails, lambda one: lost.append(set(run.shared.lost)) or committed(one)]
     run.drain()
     assert [offered.keys() for offered in run.engine.offered] == [{0, 1}, {0}]
+    assert (lost, run.shared.lost) == ([{0}], {}), "what may be open until the next attempt is fenced at the end"
     # What it does not allow is not offered as a first time: a position that vanished since must not count as that.
     assert {p: offer.first_time for p, offer in run.engine.jobs[0].offers.items()} == {0: False, 1: True}
     outcomes = sorted((one.partition, one.status.value) for one in run.survey.outcomes)
@@ -219,6 +223,24 @@ def test_a_drain_does_not_end_over_partitions_that_have_to_be_asked_about_again(
     run.survey.read = read  # type: ignore[method-assign]
     run.drain()
     assert len(run.survey.owned_at_reads) == 3
+
+
+@pytest.mark.parametrize("wait", ["for records", "after a survey", "after an attempt"])
+def test_a_stop_ends_each_wait_of_a_lane(monkeypatch: pytest.MonkeyPatch, wait: str) -> None:
+    """Ten seconds after SIGTERM a process is killed."""
+    monkeypatch.setattr(GiveUpPolicy, "failed", lambda *_: 60.0)
+    run = Run(monkeypatch, poll_interval_s=60.0)
+    run.shared.goals = None
+    if wait == "for records":
+        run.survey.committed = {0: END, 1: END}
+    run.survey.failures = [Retriable("no answer")] if wait == "after a survey" else []
+    run.engine.rounds = [ended(Status.FAILED)]
+    thread = threading.Thread(target=run.lane.run, daemon=True)
+    thread.start()
+    until(lambda: run.engine.jobs if wait == "after an attempt" else run.survey.owned_at_reads, "it waits")
+    run.shared.stop.set()
+    thread.join(5)
+    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("index", [0, 1])

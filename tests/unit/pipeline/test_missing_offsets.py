@@ -54,9 +54,9 @@ class Brokers:
         return sum(map(len, self.output.get(topic, ()))) + self.open_end.get(topic, 0)
 
     def log_offsets(self, _client: Any, topic: str, partitions: Any, _deadline: Deadline) -> dict[int, LogOffsets]:
-        end = self.ends(topic)
+        end, hidden = self.ends(topic), self.open_end.get(topic, 0)
         self.did.append(("ends", topic))
-        return {p: LogOffsets(0, end - self.open_end.get(topic, 0) * (p == 0), end) for p in partitions}
+        return {p: LogOffsets(0, end - hidden, end if p == 0 else end - hidden) for p in partitions}
 
     def scan(self, _connection: Any, topic: str, ranges: Any, isolation: str, **_: Any) -> Iterator[list[Any]]:
         self.isolations.add(isolation)
@@ -208,10 +208,13 @@ def test_only_partitions_without_a_position_and_with_records_are_decided_on(brok
     assert brokers.did == []
 
 
-def test_an_open_transaction_that_hides_output_is_waited_for_and_others_of_ours_are_fenced(brokers: Brokers) -> None:
+@pytest.mark.parametrize("visible", [[], [record(3, topic="another")]], ids=["all of it", "its end"])
+def test_an_open_transaction_that_hides_output_is_waited_for_and_others_of_ours_are_fenced(
+    brokers: Brokers, visible: list[Any]
+) -> None:
     """Whose it is can't be seen; a dead run's ends with a fence, a rival's by itself."""
     settling = OutputWait(Deadline(30))
-    brokers.output, brokers.open_end = {"out": [[record(3, topic="another")]]}, {"out": 2}
+    brokers.output, brokers.open_end = {"out": [visible]}, {"out": 2}
     with pytest.raises(HiddenOutputError, match=r"hides output in out\[0\]"):
         resolve(SETTINGS, fact(0), others=[fact(1, committed=4)], settling=settling)
     assert ("fence", 1) in brokers.did
@@ -236,18 +239,19 @@ def test_the_ends_of_an_older_look_do_not_count_for_a_partition_that_was_gone_me
 
 @pytest.mark.parametrize(
     ("source", "first", "refused"),
-    [({9: b"k"}, 0, False), ({9: b"other"}, 0, True), ({}, 0, True), ({}, 10, False)],
-    ids=["the same record", "another record", "none", "retention took it"],
+    [({9: b"k"}, 0, False), ({9: b"other"}, 0, True), ({9: b"other"}, 9, True), ({}, 0, True), ({}, 10, False)],
+    ids=["the same record", "another record", "another as the log's first", "none", "retention took it"],
 )
 def test_nothing_is_restored_from_an_output_of_another_input_of_that_name(
     brokers: Brokers, source: dict[int, bytes], first: int, refused: bool
 ) -> None:
-    brokers.output, brokers.source = {"out": [[record(9)]]}, source
-    stable = 9 if not source and not first else 50
+    """And of no other partition before all are compared: half of it would be restored, and the run refused."""
+    brokers.output, brokers.source = {"out": [[record(3), record(9, partition=1)]]}, {3: b"k"} | source
+    facts = fact(), fact(1, first=first, stable=9 if not source and not first else 50)
     if refused:
         with pytest.raises(Refused, match=r"topic-recreated: .* came from offset 9"):
-            resolve(RESTORE, fact(first=first, stable=stable))
+            resolve(RESTORE, *facts)
         assert brokers.positions == {}
     else:
-        assert resolve(RESTORE, fact(first=first, stable=stable)) == set()
-        assert brokers.positions[0].offset == 10
+        assert resolve(RESTORE, *facts) == set()
+        assert [brokers.positions[p].offset for p in (0, 1)] == [4, 10]

@@ -45,6 +45,7 @@ class Cluster:
     hidden: bool = False
     deleted: tuple[str, ...] = ()
     resolved: list[tuple[set[int], set[int], Mapping[str, Topic]]] = field(default_factory=list)
+    waits: list[missing_offsets.OutputWait] = field(default_factory=list)
     last_positions: list[dict[int, int]] = field(default_factory=list)
 
     admin: Any = None
@@ -64,8 +65,9 @@ class Cluster:
         self.last_positions.append(dict(last_positions))
         return [PartitionFacts("in", p, source.topic_id, self.committed[p], self.logs[p]) for p in picked]
 
-    def resolve(self, _settings: Any, facts: Any, targets: Any, others: Any, _settling: Any) -> set[int]:
+    def resolve(self, _settings: Any, facts: Any, targets: Any, others: Any, wait: Any) -> set[int]:
         """As `missing.resolve`: refuses where records of a partition are out."""
+        self.waits.append(wait)
         unwritten = {fact.partition for fact in facts if fact.log.end > fact.log.first}
         self.resolved.append((unwritten, {fact.partition for fact in others}, targets))
         if self.hidden:
@@ -261,6 +263,19 @@ def test_what_hides_the_output_holds_back_one_partition(run: Run, monkeypatch: p
         run.look()
 
 
+def test_a_wait_for_output_is_over_when_its_partitions_have_positions(run: Run) -> None:
+    """Its ends of the logs lie before what came out since: if the positions vanish, it would be written again."""
+    run.cluster.hidden = True
+    run.look()
+    run.look()
+    run.cluster.committed[0] = Committed(10, "")
+    run.look()
+    run.cluster.committed[0] = None
+    run.look()
+    first, second, third = run.cluster.waits
+    assert first is second is not third
+
+
 @pytest.fixture
 def renewed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The partitions whose positions were renewed; 3 is fenced meanwhile, and of 4 no broker knows."""
@@ -301,8 +316,10 @@ def test_the_position_of_an_idle_partition_is_committed_again_before_it_expires(
     run.look()
     assert renewed == [1, 3, 4, 4]
     now[0] += 3600
-    run.shared.stop.set()
-    run.look()
+    for ending in (run.shared.stop, run.shared.replaced):
+        ending.set()
+        run.look()
+        ending.clear()
     assert renewed == [1, 3, 4, 4]
 
 
