@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,18 +15,21 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import KafkaError
 from harness.claims import GROUP, MemoryLog, Shared
+from harness.fakes import log_record
 from harness.programs import until
 from rich.console import Console
 
-from brew.claims.heartbeater import Heartbeater, HeldPartitions
-from brew.claims.log import Entry
+from brew.claims.heartbeater import Heartbeater, HeldPartitions, StandBy
+from brew.claims.log import Entry, Item
 from brew.claims.member import Holding, Membership
 from brew.claims.messages import UNKNOWN_ID
 from brew.claims.state import ClaimsView, Table
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Fatal, KafkaFailure, Refused
+from brew.errors import DeadlineExceeded, Fatal, KafkaFailure, Refused
+from brew.kafka import claims_log
 from brew.kafka.claims_log import ClaimsLog
+from brew.kafka.group_consumer import Member
 from downstream.claims.admin import ClaimsSnapshot, PauseRow
 from downstream.claims.commands import tables
 from downstream.claims.ownership import AtLeastOnce, AtMostOnce, ClaimedMember
@@ -218,6 +222,9 @@ def test_a_partition_that_is_not_surely_ours_is_not_worked_on() -> None:
     with pytest.raises(RetryLater):
         flow.assigned(assignments(), Deadline(5))
     assert [name for name, _ in calls] == ["assigned"]
+    heartbeater.holdings[0] = Holding(11, 140, 1e9)
+    flow.assigned(assignments(), Deadline(5))
+    assert calls[1:] == [("assigned", [140, 50])], "where its owner in between left it"
 
 
 def test_a_partition_that_was_lost_is_forgotten_and_not_given_back() -> None:
@@ -385,6 +392,51 @@ def test_a_position_told_under_an_earlier_claim_is_not_told_again(shared: Shared
     assert released_positions(shared)[0] == (None, 40)
 
 
+def test_the_partitions_of_a_topic_that_grew_are_claimed_too(shared: Shared) -> None:
+    with started_heartbeater(shared) as heartbeater:
+        heartbeater.set_partitions((0, 1, 2))
+        until(lambda: sorted(heartbeater.held()) == [0, 1, 2], "the new partition")
+
+
+def test_a_join_that_failed_leaves_no_client_behind() -> None:
+    """It is tried again for as long as the topic is out of reach."""
+    log = Mock(bounds=Mock(side_effect=DeadlineExceeded("no answer")))
+    with pytest.raises(DeadlineExceeded):
+        Heartbeater(lambda: log, Membership("a", GROUP, "orders", (0,))).__enter__()
+    log.close.assert_called_once_with()
+
+
+def test_a_stand_by_that_is_stopped_waits_for_nobody() -> None:
+    stand_by, stop = StandBy(Mock(), group=GROUP, topic="orders", client_id="a"), threading.Event()
+    stop.set()
+    assert not stand_by.wait(stop, Mock(side_effect=AssertionError("it goes on")))
+
+
+def test_a_read_that_took_too_long_is_continued_and_nothing_is_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each record changes the fold once; one that was lost in between would leave its reader with another state."""
+    log: Any = ClaimsLog.__new__(ClaimsLog)
+    log._connection, log._topic, log._answered_at = Connection("b:1"), "my.claims", time.monotonic()
+    log._next, log._waiting = {0: 5}, []
+    new, fetched = Mock(), iter([log_record(5, timestamp=(2, 0)), *[None] * 9, log_record(6, timestamp=(2, 0))])
+    log._reader = Mock(poll=lambda _wait_s: next(fetched), consume=Mock(return_value=[]))
+    with pytest.raises(DeadlineExceeded):
+        log.read({0: 7}, Deadline(5, iter([0.0, *[9.0] * 9]).__next__))
+    assert [entry.offset for entry in log.read({0: 7}, Deadline(5))] == [5, 6]
+    monkeypatch.setattr(claims_log, "consumer", lambda *_, **__: new)
+    log._open_reader()  # as when a client has lost the brokers for good
+    [[[assigned]], _] = new.assign.call_args
+    assert (assigned.partition, assigned.offset) == (0, 7)
+
+
+def test_a_claim_that_was_not_appended_in_time_is_not_appended_later() -> None:
+    log: Any = ClaimsLog.__new__(ClaimsLog)
+    log._connection, log._topic, log._answered_at = Connection("b:1"), "my.claims", time.monotonic()
+    log._producer = Mock()
+    with pytest.raises(DeadlineExceeded):
+        log.append([Item(0, b"k", b"v")], Deadline(5))
+    log._producer.purge.assert_called_once_with()
+
+
 def test_a_log_that_was_made_again_ends_the_keeper_where_the_work_asks(shared: Shared) -> None:
     with started_heartbeater(shared) as heartbeater:
         shared.entries[0] = list[Entry]()
@@ -414,9 +466,12 @@ def test_a_member_by_claims_reports_that_others_own_all_only_once_they_do(monkey
     member._follow_claims()
     assert (member.all_owned(), member._listener.assigned.call_count) == (False, 0)
     keeper.owners = {0: "b", 1: "c"}
-    member._follow_claims()
-    member._follow_claims()
+    monkeypatch.setattr(Member, "poll", lambda *_: {})
+    member._polled_at = 0.0
+    for _ in range(2):
+        member.poll(1, 0)
     assert (member.all_owned(), member._listener.assigned.call_count) == (True, 1)
+    assert member._polled_at > 0, "who polls is heard"
     member._held._tokens = {1: 7}
     member._follow_claims()
     assert (member._listener.lost.call_args.args, member._listener.assigned.call_count) == (([1],), 2)

@@ -278,7 +278,9 @@ def test_a_position_that_was_sent_before_is_sent_again_before_its_partition_leav
 def test_a_member_without_partitions_waits_a_moment_before_it_calls_itself_drained(loop: Loop) -> None:
     """A cooperative group gives them in a second step, and gives out anew what was lost, perhaps to the same member."""
     assert not loop._drained()
+    began = loop._settled
     loop.assigned([])
+    assert loop._settled is not began, "the moment begins with what was assigned last"
     now = [0.0]
     loop._settled = Deadline(3, lambda: now[0])
     now[0] = 2.9

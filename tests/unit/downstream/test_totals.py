@@ -463,7 +463,10 @@ def test_the_first_transaction_of_an_input_partition_notes_in_the_changelog_that
     ("noted", "contradiction"),
     [
         ([], None),
-        ([b"7 an id"], r"^offsets-vanished: group 'g' has no committed offset in in\[4\], but .* below 7 at least"),
+        (
+            [b"5 an id", b"7 an id"],
+            r"^offsets-vanished: group 'g' has no committed offset in in\[4\], but .* below 7 at least",
+        ),
         ([b"7 older", b"9 older"], r"^topic-recreated: in\[4\] has the id an id, but .* with the id older"),
     ],
 )
