@@ -12,6 +12,7 @@ import threading
 import weakref
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 from unittest.mock import MagicMock, Mock
@@ -33,7 +34,7 @@ from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
 from brew.readers import connector
-from brew.readers.connector import SMALL_RECORD_BYTES, SMALL_RECORDS, RecordSizes, headers_of
+from brew.readers.connector import SMALL_RECORD_BYTES, SMALL_RECORDS, RecordSizes, SparkEngine, headers_of
 from brew.readers.direct import worker as direct_worker
 from brew.readers.direct.worker import rows_of
 from brew.settings import Limits, SparkSettings
@@ -301,3 +302,39 @@ def test_the_watch_on_executors_goes_on_after_a_failed_call(
     engine.close()
     warnings = [one.getMessage() for one in caplog.records]
     assert warnings == ([] if ended else ["jobs without an executor wait until Spark answers again: no answer"])
+
+
+@pytest.mark.parametrize(
+    ("looks", "refused"),
+    [
+        ([(100, 1, 90), (110, 0, 90)], False),
+        ([(100, 1, 90), (111, 0, 90)], True),
+        ([(100, 0, 95), (106, 0, 95)], True),
+        ([(100, 1, None), (500, 0, None), (505, 0, 495)], False),
+    ],
+    ids=["lost a moment ago", "lost for good", "never had one", "gave them back while there was no job"],
+)
+def test_a_job_waits_for_an_executor_as_long_as_patience_lasts(
+    monkeypatch: pytest.MonkeyPatch, looks: list[tuple[int, int, int | None]], refused: bool
+) -> None:
+    """``looks``: time, executors, and since when a job waits. A cluster takes idle executors back, and gives new ones."""
+    engine: Any = SparkEngine.__new__(SparkEngine)
+    engine.spark, engine._jobs, engine._patience_s, engine._refused = Mock(), Mock(), 10, None
+    engine._closed = Mock(wait=Mock(side_effect=[*[False] * len(looks), True]))
+    engine._record_sizes, engine._waiting, left = RecordSizes({}), {}, iter(looks)
+
+    def executors(_context: object) -> int:
+        now, count, since = next(left)
+        monkeypatch.setattr(connector, "time", Mock(monotonic=lambda: now))
+        engine._waiting = {} if since is None else {1: since}
+        return count
+
+    monkeypatch.setattr(connector.session, "executors", executors)
+    engine._watch_executors()
+    assert (engine._refused is not None, engine._jobs.cancel.called) == (refused, refused)
+    monkeypatch.setattr(connector.session, "check_alive", lambda _context: None)
+    monkeypatch.setattr(connector, "read_ranges", Mock(side_effect=ValueError("cancelled")))
+    engine._waiting = {}
+    with pytest.raises(Refused, match="has no executor") if refused else nullcontext():
+        assert engine.execute([OffsetRange("in", 0, 0, 5)], Mock())[0].status is Status.FAILED
+    assert engine._waiting == {}, "a job that has ended waits no more"

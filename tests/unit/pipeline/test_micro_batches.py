@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from harness.lease_coordinator import run_context
@@ -22,7 +23,7 @@ from brew.errors import BrewError, DeadlineExceeded, Refused, Retriable
 from brew.names import READ_COMMITTED
 from brew.offsets import Committed, LogOffsets, OffsetRange
 from brew.outcome import Outcome, Status
-from brew.planner import PartitionFacts
+from brew.planner import PartitionFacts, Plan
 from brew.range_transaction import Targets
 from brew.settings import CrashSettings, Limits, PipelineSettings
 from pipeline.transformation import OrderEnrichment
@@ -308,3 +309,16 @@ def test_denials_are_forgotten_with_the_partitions_they_are_about(run: Run, monk
     monkeypatch.setattr(planner._give_up, "keep_denials", kept.append)
     assert (planner.take_ownership(lambda _: True), planner.take_ownership(lambda _: True)) == (True, False)
     assert kept == [{1}]
+
+
+def test_what_one_partition_commits_is_progress_and_an_idle_survey_ends_a_row_of_failures(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a run would give up over one partition, or over failures that are hours apart."""
+    planner, ranges = run.lane._planner, [OffsetRange("in", p, 0, END) for p in (0, 1)]
+    monkeypatch.setattr(planner._give_up, "progressed", progressed := Mock())
+    for other in (Status.COMMITTED, Status.FAILED):
+        planner.reconcile([ended(Status.FAILED)(ranges[0]), ended(other)(ranges[1])])
+        assert (progressed.call_count, planner._give_up.failures > 0) == (1, True)
+    planner.idle(Plan([], [], drained=False))
+    assert planner._give_up.failures == 0

@@ -220,6 +220,10 @@ def test_a_range_that_could_not_be_read_is_read_by_another_client_next_time(monk
         with pytest.raises(DeadlineExceeded):
             list(engine._rows(OffsetRange("in", 0, 3, 5), 1))
     assert [one.close.called for one in readers] == [True, True]
+    *_, stop = readers[1].read.call_args.args
+    assert not stop.is_set()
+    engine.interrupt()
+    assert stop.is_set(), "a read ends with the run"
     engine.close()
 
 
