@@ -406,6 +406,10 @@ def test_a_drains_end_waits_for_the_workers(scene: Scene) -> None:
     handler = scene.reading(28, 30, follow=False)
     with pytest.raises(RetryLater, match="still being processed"):
         handler.tick(scene.context(0.05))
+    handler._stop.set()
+    handler.tick(scene.context(1.0))  # SIGTERM ends the wait
+    assert scene.stored == {0: 28}
+    handler._stop.clear()
     scene.gate.set()
     handler.tick(scene.context())
     assert scene.stored == {0: 30}

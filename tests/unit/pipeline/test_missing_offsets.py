@@ -239,8 +239,8 @@ def test_the_ends_of_an_older_look_do_not_count_for_a_partition_that_was_gone_me
 
 @pytest.mark.parametrize(
     ("source", "first", "refused"),
-    [({9: b"k"}, 0, False), ({9: b"other"}, 0, True), ({9: b"other"}, 9, True), ({}, 0, True), ({}, 10, False)],
-    ids=["the same record", "another record", "another as the log's first", "none", "retention took it"],
+    [({9: b"k"}, 0, False), ({9: b"k"}, 9, False), ({9: b"other"}, 0, True), ({}, 0, True), ({}, 10, False)],
+    ids=["the same record", "the log's first", "another record", "none", "retention took it"],
 )
 def test_nothing_is_restored_from_an_output_of_another_input_of_that_name(
     brokers: Brokers, source: dict[int, bytes], first: int, refused: bool
