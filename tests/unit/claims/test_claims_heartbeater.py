@@ -265,6 +265,7 @@ def test_a_keeper_whose_work_hangs_falls_silent_and_is_sure_of_nothing_two_inter
         assert sorted(heartbeater.held()) == [0, 1]
         shared.now_ms += 1
         assert heartbeater.held() == {}
+        time.sleep(0.25)  # its thread has had two turns
         assert len(shared.entries[0]) == written
 
 
@@ -276,6 +277,7 @@ def test_a_heartbeater_gives_up_once_its_topic_was_out_of_reach_for_too_long(pat
         shared.down = True
         shared.now_ms += 3000  # what it held is stale, so every turn has to write
         until(lambda: heartbeater.last_error is not None, "a failure")
+        assert heartbeater.last_error == "append: no answer within 2.0 s", "two intervals, or nobody could leave"
         assert heartbeater.held() == {}
         shared.now_ms += 30_001
         if patience_s is None:

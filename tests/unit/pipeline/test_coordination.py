@@ -353,6 +353,7 @@ def test_a_driver_works_on_what_it_holds_and_tells_each_change_once(owned_partit
     assert notes[-1].endswith("lost 0")
     heartbeater.last_error = "append: no answer"
     heartbeater.holds()
+    assert inside(owned.current_partitions()) == [], "what was lost is not fenced at the end"
     assert inside(owned.refresh(idle)) == []
     assert notes[-1].endswith("lost 0 (append: no answer)")
 
