@@ -88,7 +88,8 @@ def held_up(numbers: Collection[int], until: threading.Event) -> Callable[[Recor
 
 
 def orders(count: int, keys: int = 10) -> list[Record]:
-    return [Record(n, b"%d" % (n % keys)) for n in range(count)]
+    """The first key is empty, which is not none."""
+    return [Record(n, b"%d" % (n % keys) if n % keys else b"") for n in range(count)]
 
 
 def test_order_per_key_is_kept_while_keys_overtake_each_other() -> None:
