@@ -317,7 +317,7 @@ def test_the_watch_on_executors_goes_on_after_a_failed_call(
 def test_a_job_waits_for_an_executor_as_long_as_patience_lasts(
     monkeypatch: pytest.MonkeyPatch, looks: list[tuple[int, int, int | None]], refused: bool
 ) -> None:
-    """``looks``: time, executors, since when a job waits. A cluster takes idle executors back, and gives new ones."""
+    """``looks``: time, executors, since when a job waits. A cluster takes idle executors back, gives new ones."""
     engine: Any = SparkEngine.__new__(SparkEngine)
     engine.spark, engine._jobs, engine._patience_s, engine._refused = Mock(), Mock(), 10, None
     engine._closed = Mock(wait=Mock(side_effect=[*[False] * len(looks), True]))
