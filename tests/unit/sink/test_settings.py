@@ -14,6 +14,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from harness.fakes import Broker, FakeTransaction
 from prometheus_client.parser import text_string_to_metric_families
 
 import brew
@@ -23,9 +24,10 @@ from brew.kafka.topics import Topic
 from brew.names import STEPS
 from brew.observability import metrics
 from brew.observability.status import PartitionState, State, Transactions
+from brew.offsets import Committed
 from brew.sink import sink as sinks
 from brew.sink.batch import BatchJob, Result, Status
-from brew.sink.position import Batch, PositionMetadata
+from brew.sink.position import BY_HAND, Batch, PositionMetadata, fingerprint
 from brew.sink.query import BatchSource
 from brew.sink.telemetry import Telemetry
 
@@ -136,12 +138,13 @@ def test_a_batch_goes_to_two_clusters_under_one_name(monkeypatch: pytest.MonkeyP
     def check_cluster(sink: brew.ExactlyOnceSink) -> None:
         sink._topic_id = f"id of out at {sink.connection.bootstrap}"
 
-    def run(sink: brew.ExactlyOnceSink, _frame: Any, _job: BatchJob) -> bool:
+    def run(sink: brew.ExactlyOnceSink, _frame: Any, job: BatchJob) -> bool:
         written.append(sink.connection.bootstrap)
+        assert (job.batch.previous, job.source_offsets) == (fingerprint("[0]"), {"in": {0: 5}})
         return True
 
     monkeypatch.setattr(sinks, "check_session", lambda _: None)
-    monkeypatch.setattr(sinks, "batch_source", lambda *_: BatchSource("query", "run", "[]", None, {}))
+    monkeypatch.setattr(sinks, "batch_source", lambda *_: BatchSource("query", "run", "[]", "[0]", {"in": {0: 5}}))
     monkeypatch.setattr(brew.ExactlyOnceSink, "_selected", lambda _, frame: frame)
     monkeypatch.setattr(brew.ExactlyOnceSink, "_check_cluster", check_cluster)
     monkeypatch.setattr(brew.ExactlyOnceSink, "_run", run)
@@ -175,6 +178,71 @@ def test_a_position_behind_the_checkpoint_is_asked_for_again_before_it_is_refuse
         with pytest.raises(Refused, match=r"^Kafka's position is batch 1$"):
             writing._run(NO_FRAME, JOB)
     assert left == []
+
+
+class Alone(FakeTransaction):
+    def close(self) -> None:
+        self.steps.append("close")
+
+
+def test_an_interrupted_batch_is_fenced_and_a_position_set_by_hand_ends_what_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Readers need not wait for the time-out; the topic may have been created again before the position was set."""
+    kafka = Alone(Broker())
+    monkeypatch.setattr(sinks, "SinkTransaction", lambda *_: kafka)
+    monkeypatch.setattr(brew.ExactlyOnceSink, "_attempt", Mock(side_effect=KeyboardInterrupt))
+    writing = sink()
+    with pytest.raises(KeyboardInterrupt):
+        writing._run(NO_FRAME, JOB)
+    assert kafka.steps == ["fence", "close"]
+    writing._checked = True
+    writing.start_at(5)
+    assert (kafka.broker.committed, writing._checked) == (Committed(5, BY_HAND), False)
+
+
+def test_a_batch_job_says_whether_it_wrote_and_a_failed_one_lets_the_next_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for check in ("check_session", "check_batch_job"):
+        monkeypatch.setattr(sinks, check, lambda _: None)
+    monkeypatch.setattr(brew.ExactlyOnceSink, "_selected", lambda _, frame: frame)
+    monkeypatch.setattr(brew.ExactlyOnceSink, "_check_cluster", lambda self: setattr(self, "_topic_id", "id-1"))
+    answers = [Refused("no"), WRITTEN, Result(Status.ALREADY_OUT)]
+    attempt = Mock(side_effect=answers)
+    monkeypatch.setattr(brew.ExactlyOnceSink, "_attempt", attempt)
+    monkeypatch.setattr(brew.ExactlyOnceSink, "_abandon", lambda _: None)
+    writing = sink()
+    with pytest.raises(Refused):
+        writing.write(NO_FRAME, 3)
+    assert [writing.write(NO_FRAME, 3) for _ in range(2)] == [True, False]
+    assert attempt.call_args.args[1].batch.metadata == PositionMetadata(None, "", "id-1")
+
+
+@pytest.mark.parametrize(("tasks", "made"), [(1, "coalesce"), (2, "repartition")])
+def test_one_writer_is_one_task_and_a_batch_without_any_moves_the_position_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tasks: int, made: str
+) -> None:
+    """A second task would find the batch out already, and drop its rows."""
+    frame, alone = Mock(), Mock(return_value=WRITTEN)
+    monkeypatch.setattr(sinks, "tasks_of", lambda _: tasks)
+    monkeypatch.setattr(sinks, "in_few_tasks", lambda frame: frame)
+    monkeypatch.setattr(sinks, "write_alone", alone)
+    single = getattr(frame, made)
+    single.return_value.mapInArrow.return_value.collect.return_value = []
+    assert sink(writers=1)._attempt(frame, JOB) is WRITTEN
+    single.assert_called_once_with(1)
+    assert alone.call_args.args[0] is JOB
+
+
+def test_brokers_without_kip_890_are_refused_unless_that_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sinks, "reach", lambda *_: None)
+    monkeypatch.setattr(sinks, "described", lambda *_: Topic("out", "id-1", 3, 1))
+    monkeypatch.setattr(sinks, "max_batch_bytes", lambda *_: 1000)
+    monkeypatch.setattr(sinks, "check_brokers", Mock(side_effect=Refused("too old")))
+    with pytest.raises(Refused, match="too old"):
+        sink()._check_cluster()
+    sink(allow_old_brokers=True)._check_cluster()
 
 
 def test_a_sink_shows_no_secret() -> None:

@@ -7,25 +7,32 @@ import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
+import pyarrow as pa
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka import errors as client_errors
+from harness.fakes import Broker, FakeTransaction
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Abortable, BrewError, DeadlineExceeded, Denied, Fatal, Fenced, Refused, Retriable, Unreachable
-from brew.kafka import oauth, shared_transaction
+from brew.kafka import oauth, shared_transaction, shared_writer
 from brew.kafka.shared_transaction import SharedTransaction
 from brew.kafka.shared_writer import adopted
 from brew.kafka.sink_transaction import SharedEpoch
 from brew.kafka.transaction import TransactionSettings
-from brew.sink.batch import Result, Status
-from brew.sink.position import PositionBehind
+from brew.names import SINK_BATCH, SINK_NAME
+from brew.offsets import Committed
+from brew.sink import batch as batches
+from brew.sink import query, shared, tasks
+from brew.sink.batch import BatchJob, Result, Status, write_alone
+from brew.sink.position import Batch, PositionBehind, PositionMetadata
 from brew.sink.query import kafka_offsets
-from brew.sink.shared import Overlap, checked
+from brew.sink.shared import Overlap, SharedWriter, checked
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]))
 EPOCH = SharedEpoch(Connection("nowhere:1"), "revenue:out:sink", 4711, 7, 60.0)
@@ -267,3 +274,154 @@ def test_what_brokers_answered_last_is_the_reason_when_time_is_up(monkeypatch: p
     assert coordinator.calls > 1
     with pytest.raises(Unreachable, match="no Kafka broker answered"):
         kafka.fence(Deadline(1e-9))
+
+
+METADATA = PositionMetadata("query", "offsets", "topic-id")
+JOB = BatchJob(Batch("revenue", "out", 2, METADATA), EPOCH.connection, 60.0, "out", headers=True, counts={"out": 3})
+PAIRS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+ROWS = pa.record_batch(
+    {
+        "value": pa.array([b"a", None, b"c"], pa.binary()),
+        "key": pa.array([None, b"k", b""], pa.binary()),
+        "partition": pa.array([0, 2, None], pa.int32()),
+        "headers": pa.array([[{"key": "h", "value": None}], [], None], PAIRS),
+    }
+)
+OURS = [(SINK_NAME, b"revenue"), (SINK_BATCH, b"2")]
+
+
+class Writer(FakeTransaction):
+    """Also the driver's half of a transaction that tasks write in."""
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    def invalidate(self) -> None:
+        self.steps.append("invalidate")
+
+    def close(self) -> None:
+        self.steps.append("close")
+
+
+def test_a_batch_is_written_once_where_its_rows_say_and_a_repeated_task_only_reads_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The producer's buffer is full at the second row. A batch that is out is read to its end for the state stores."""
+    broker = Broker(Committed(2, str(METADATA)))
+    monkeypatch.setattr(batches, "SinkTransaction", lambda *_: Writer(broker, queue=1))
+    late = write_alone(replace(JOB, timeout_s=1e-9), iter([ROWS]))
+    assert (late.status, broker.visible(), broker.committed) == (Status.FAILED, [], Committed(2, str(METADATA)))
+    for status in (Status.WRITTEN, Status.ALREADY_OUT):
+        left = iter([ROWS.slice(0, 1), ROWS.slice(1)])
+        assert write_alone(JOB, left).status is status
+        assert list(left) == []
+        assert broker.committed == Committed(3, str(METADATA))
+        assert [(one.partition, one.key, one.value, one.headers) for one in broker.visible()] == [
+            (0, None, b"a", [("h", None), *OURS]),
+            (2, b"k", None, OURS),
+            (-1, b"", b"c", OURS),
+        ]
+
+
+def test_a_lost_position_is_noticed_by_the_records_of_the_topic_that_rows_go_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The position may be kept under a topic of its own, which has no records."""
+    asked = Mock(return_value=7)
+    monkeypatch.setattr(batches, "SinkTransaction", lambda *_: Writer(Broker()))
+    monkeypatch.setattr(batches, "last_in_topic", asked)
+    result = write_alone(replace(JOB, batch=replace(JOB.batch, topic="positions")), iter([ROWS]))
+    assert (result.status, "records up to batch 7" in result.detail) == (Status.REFUSED, True)
+    asked.assert_called_once_with(JOB.connection, "out", "revenue", SINK_BATCH, OURS[0])
+
+
+def test_tasks_write_in_the_epoch_of_their_attempts_fence_and_an_overlap_shuffles_from_then_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A batch that is out runs its plan for its state stores; an attempt that failed leaves no connection behind."""
+    kafka, seen = Writer(Broker(Committed(2, str(METADATA)))), []
+    answers = iter([Overlap("two tasks"), Abortable("gone"), 7])
+
+    def run_tasks(self: SharedWriter, _frame: object, _job: BatchJob, epoch: int) -> int:
+        seen.append((epoch, self._always_shuffle))
+        if isinstance(answer := next(answers), BrewError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(shared, "SharedTransaction", lambda *_: kafka)
+    monkeypatch.setattr(SharedWriter, "_run_tasks", run_tasks)
+    writer, frame = SharedWriter(JOB), Mock()
+    results = [writer.write(frame, JOB) for _ in range(4)]
+    assert [one.status for one in results] == [Status.FAILED, Status.FAILED, Status.WRITTEN, Status.ALREADY_OUT]
+    assert (seen, kafka.steps.count("invalidate")) == ([(1, False), (2, True), (3, True)], 2)
+    assert (results[2].rows, kafka.broker.committed) == (7, Committed(3, str(METADATA)))
+    frame.write.format.assert_called_once_with("noop")
+
+
+def test_a_stage_that_spark_ran_twice_or_has_forgotten_ends_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers drop a repeated task's records as duplicates, whatever they hold."""
+    frame, found = Mock(), {1: SimpleNamespace(currentAttemptId=0), 2: SimpleNamespace(currentAttemptId=1)}
+    frame.sparkSession.sparkContext.getConf.return_value.get.return_value = "false"
+    frame.sparkSession.sparkContext.statusTracker.return_value.getStageInfo = found.get
+    monkeypatch.setattr(shared, "_stays", lambda _: True)
+    monkeypatch.setattr(shared, "SharedTransaction", Mock())
+    for stage in (1, 2, 3):
+        result = SimpleNamespace(result=Result(Status.WRITTEN, 4, stage=stage).encoded())
+        frame.mapInArrow.return_value.collect.return_value = [result]
+        if stage == 1:
+            assert SharedWriter(JOB)._run_tasks(frame, JOB, EPOCH) == 4
+        else:
+            with pytest.raises(Abortable, match=f"repeated stage {stage}"):
+                SharedWriter(JOB)._run_tasks(frame, JOB, EPOCH)
+
+
+def test_a_repeated_task_writes_nothing_and_a_first_one_tells_its_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimpleNamespace(attemptNumber=lambda: 1, stageId=lambda: 3)
+    monkeypatch.setattr(tasks, "TaskContext", SimpleNamespace(get=lambda: context))
+    written = SimpleNamespace(destinations={("out", 1), ("in", 0)}, records=5)
+    write = Mock(return_value=written)
+    monkeypatch.setattr(shared_writer, "write", write)
+    again = tasks._written(JOB, EPOCH, iter(()), speculation=False)
+    assert (again.status, again.stage, write.called) == (Status.FAILED, 3, False)
+    context.attemptNumber = lambda: 0
+    first = tasks._written(JOB, EPOCH, iter(()), speculation=False)
+    assert first == Result(Status.WRITTEN, 5, partitions=["in/0", "out/1"], stage=3)
+
+
+def test_no_row_is_left_out_between_chunks_and_a_row_that_can_not_be_written_is_refused_by_the_writing_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Encoding and writing may be two tasks, with a shuffle between: the refusal travels as a row."""
+    monkeypatch.setattr(tasks, "_CHUNK_BYTES", 1)
+
+    def encoded(rows: pa.RecordBatch, count: Any) -> int:
+        made = tasks.encoded_rows(JOB, count, iter([rows]))
+        return sum(sum(batch.column("count").to_pylist()) for batch in tasks._checked(made))
+
+    assert encoded(ROWS, lambda _: 3) == 3
+    nameless = ROWS.set_column(3, "headers", pa.array([[{"key": None, "value": b"x"}], None, None], PAIRS))
+    for rows, count, why in ((ROWS, 2, "partition 2 of topic 'out', which has 2"), (nameless, 3, "header whose key")):
+        with pytest.raises(Refused, match=why):
+            encoded(rows, lambda _, count=count: count)
+    with pytest.raises(Abortable, match=r"^brokers are away$"):
+        encoded(ROWS, Mock(side_effect=Unreachable("brokers are away")))
+
+
+def test_a_topic_that_rows_name_is_described_again_in_the_next_epoch() -> None:
+    """It may have gained partitions; until then, one answer holds for all rows of a process."""
+    job: Any = SimpleNamespace(connection=EPOCH.connection, partitions=Mock(side_effect=[3, 4]))
+    epochs = [EPOCH, EPOCH, replace(EPOCH, epoch=8)]
+    assert [tasks.partition_count(job, epoch, {"out": 9}, "late") for epoch in epochs] == [3, 3, 4]
+    assert tasks.partition_count(job, EPOCH, {"out": 9}, "out") == 9
+
+
+def test_of_two_sources_of_one_topic_the_offset_that_both_have_passed_is_committed() -> None:
+    """The higher one would hide what the other has yet to read."""
+    found = [
+        SimpleNamespace(isDefined=lambda: True, get=lambda text=text: SimpleNamespace(json=lambda: text))
+        for text in ('{"in":{"0":10,"1":20}}', '{"in":{"0":15,"1":5,"2":1}}')
+    ]
+    offsets = SimpleNamespace(size=lambda: 2, apply=found.__getitem__)
+    entry = SimpleNamespace(version=lambda: 1, offsets=lambda: offsets)
+    assert query._ends(entry) == {"in": {0: 10, 1: 5, 2: 1}}
