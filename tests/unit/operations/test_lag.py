@@ -5,23 +5,27 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
 from rich.console import Console
 
+from brew.cli import exit_code_of
 from brew.cluster import ONGOING, CoordinatorTransaction, OpenTransaction, RawBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, KafkaFailure, Refused
-from brew.names import SinkTransactionalId
+from brew.kafka.raw_log import FirstVisible
+from brew.names import ExitCode, SinkTransactionalId
 from brew.offsets import Committed, LogOffsets
 from brew.sink.position import BY_HAND
 from operations import lag
 from operations.lag import document_of, lag_table, late, sink_of, sink_position
 from operations.partition_state import PartitionSnapshot, Remaining, RemainingRecordsCounter, classify
+from pipeline.__main__ import cli
 
 NOW_MS = 1_000_000
 
@@ -183,23 +187,101 @@ def test_what_could_not_be_read_once_is_not_told_of_a_later_snapshot(monkeypatch
 
     monkeypatch.setattr(lag, "admin", lambda *_: None)
     monkeypatch.setattr(lag, "consumer", lambda *_: None)
-    monkeypatch.setattr(lag.topics, "describe_one", lambda *_: SimpleNamespace(partitions=1))
-    monkeypatch.setattr(lag, "committed", lambda *_: {0: position})
-    monkeypatch.setattr(lag, "log_offsets", lambda *_: {0: LogOffsets(0, 9, 9)})
+    monkeypatch.setattr(lag.topics, "describe_one", lambda *_: SimpleNamespace(partitions=2))
+    monkeypatch.setattr(lag, "committed", lambda *_: {0: position, 1: Committed(9, "")})
+    monkeypatch.setattr(lag, "log_offsets", lambda *_: dict.fromkeys((0, 1), LogOffsets(0, 9, 9)))
     monkeypatch.setattr(lag, "open_transactions_admin", denied)
     observer = lag.Observer(Connection("nowhere:1"), "in", "g", 100)
-    (snapshot,) = observer.snapshot(Deadline(5))
+    snapshot, _ = observer.snapshot(Deadline(5))
     assert (snapshot.remaining.records, observer.unavailable) == (4, "not now")
     position = Committed(9, "")
-    (snapshot,) = observer.snapshot(Deadline(5))
+    snapshot, _ = observer.snapshot(Deadline(5))
     assert (snapshot.remaining.records, observer.unavailable) == (0, None)
 
 
-def test_a_partition_whose_records_can_not_be_counted_hides_no_others_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that went down a moment ago, or 10,000 partitions: all were "stuck", without their transactions."""
+@pytest.fixture
+def observer(monkeypatch: pytest.MonkeyPatch) -> lag.Observer:
     for client in ("admin", "consumer"):
         monkeypatch.setattr(lag, client, lambda *_: None)
-    observer = lag.Observer(Connection("nowhere:1"), "in", "g", 100, ages=False)
+    return lag.Observer(Connection("nowhere:1"), "in", "g", 10)
+
+
+def test_a_marker_above_the_last_stable_offset_is_looked_for_and_a_lag_of_just_the_limit_counted(
+    observer: lag.Observer,
+) -> None:
+    log = [data(90, 10), plain(100, 5), marker(105, "abort"), plain(106, 4)]
+
+    def batches(_topic: str, _partition: int, _start: int, until: int, _deadline: Deadline) -> Iterator[Any]:
+        return ((one, None) for one in log if one.base_offset < until)
+
+    raw: Any = SimpleNamespace(batches=batches)
+    assert observer._remaining(snapshot(90, 10, end=130), raw, Deadline(5)) == Remaining(0)
+    farther = lag._plain(0, LogOffsets(5, 100, 130), Committed(89, ""))
+    assert observer._remaining(farther, raw, Deadline(5)) == Remaining(11, exact=False)
+
+
+def test_the_oldest_record_is_read_again_once_the_position_has_moved(
+    observer: lag.Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind it, markers and aborted records may be all that is left."""
+    looks, raw = list[tuple[int, int]](), cast("Any", None)
+
+    def first_visible(_raw: object, _topic: str, _partition: int, *span: Any) -> FirstVisible:
+        looks.append(span[:2])
+        return FirstVisible(NOW_MS) if len(looks) == 1 else FirstVisible(nothing=True)
+
+    monkeypatch.setattr(lag, "first_visible", first_visible)
+    aged = [observer._aged(snapshot(*at), raw, Deadline(5)) for at in ((50, 50), (50, 50), (60, 40), (100, 0))]
+    assert looks == [(50, 100), (60, 100)]
+    assert [one.remaining.records for one in aged] == [50, 50, 0, 0]
+    assert [one.oldest_ms for one in aged] == [NOW_MS, NOW_MS, None, None]
+
+
+@pytest.mark.parametrize(("state", "told"), [(ONGOING, True), ("CompleteCommit", False)])
+def test_a_sinks_ended_transaction_says_nothing_of_a_partition_that_waits(
+    observer: lag.Observer, state: str, *, told: bool
+) -> None:
+    """Its epoch grows with each batch of the others, as if two runs fenced each other."""
+    waits = replace(snapshot(50, 50), committed=Committed(50, "revenue:out:sink"))
+    mine = replace(own(state=state), transactional_id="revenue:out:sink")
+    transactions: Any = SimpleNamespace(
+        named=lambda names: [one for one in (mine, own(state=state)) if one.transactional_id in names]
+    )
+    assert observer._own(transactions, [waits]) == ({0: mine} if told else {})
+    assert observer._own(transactions, [snapshot(50, 50)]) == {0: own(state=state)}
+
+
+SINKS = replace(HALF, committed=Committed(50, BY_HAND))
+OLD = replace(HALF, oldest_ms=0)
+
+
+@pytest.mark.parametrize(
+    ("seen", "words", "code"),
+    [
+        (HALF, [], ExitCode.DONE),
+        (HALF, ["--fail-on", "stuck"], ExitCode.VIOLATION),
+        (HALF, ["--fail-on", "fenced", "--fail-on", "stuck"], ExitCode.VIOLATION),
+        (HALF, ["--fail-on", "blocked"], ExitCode.DONE),
+        (OLD, ["--fail-older-than", "60"], ExitCode.VIOLATION),
+        (OLD, ["--fail-older-than", "60", "--fail-on", "blocked"], ExitCode.VIOLATION),
+        (OLD, ["--fail-older-than", "60", "--watch"], ExitCode.USAGE),
+        (SINKS, [], ExitCode.DONE),
+        *((SINKS, words, ExitCode.REFUSED) for words in (["--fail-older-than", "60"], ["--watch"])),
+    ],
+)
+def test_an_alarm_goes_by_what_was_asked_for(
+    seen: PartitionSnapshot, words: list[str], code: ExitCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sink's position has no lag, so an alarm on it would never sound."""
+    observer = SimpleNamespace(snapshot=lambda _: [seen], unavailable=None)
+    monkeypatch.setattr(lag.options, "connected", lambda _: None)
+    monkeypatch.setattr(lag, "Observer", lambda *_: nullcontext(observer))
+    assert exit_code_of(cli, "brew", ["lag", "--interval", "0.1", *words]) == code
+
+
+def test_a_partition_whose_records_can_not_be_counted_hides_no_others_state(observer: lag.Observer) -> None:
+    """A broker that went down a moment ago, or 10,000 partitions: all were "stuck", without their transactions."""
+    observer._ages = False
 
     def batches(_topic: str, _partition: int, start: int, *_more: object) -> Iterator[tuple[RawBatch, None]]:
         yield plain(start, 5), None
