@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -238,6 +239,90 @@ def test_one_that_can_not_be_ended_stops_no_other(monkeypatch: pytest.MonkeyPatc
     assert report.unhealthy(cases) == [second, fourth]
 
 
+@pytest.mark.parametrize(
+    ("diagnosis", "now", "looks", "did"),
+    [
+        (case(Kind.LINGERING, known()), known(), [[HELD], []], (True, ["fence g:in:2"])),
+        (case(Kind.LINGERING, known()), known("PrepareAbort"), [[HELD], []], (False, [])),
+        (case(Kind.LINGERING, known()), known(producer_epoch=4), [], (False, [])),
+        (case(Kind.LINGERING, known()), None, [], (False, [])),
+        (case(Kind.HANGING), None, [[HELD], [HELD], [replace(HELD, first_offset=95)]], (True, ["marker"])),
+        (case(Kind.HANGING), None, [[], []], (False, [])),
+        (case(Kind.LINGERING, known()), known(), [[HELD]] * 2, DeadlineExceeded),
+    ],
+)
+def test_an_abort_asks_again_ends_only_what_is_the_same_and_waits_for_its_end(
+    diagnosis: Diagnosis,
+    now: CoordinatorTransaction | None,
+    looks: list[list[PartitionTransaction]],
+    did: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fence of one that is ending, or of its owner's next one, would only hit the owner."""
+    done, left = list[str](), [*looks]
+    transactions = SimpleNamespace(
+        named=lambda _names: [now] if now else [],
+        of_producers=lambda _ids: [],
+        held=lambda _places: left.pop(0),
+        write_abort_marker=lambda _held: done.append("marker"),
+    )
+    monkeypatch.setattr(doctor, "_LOOK_S", 0.01)
+    monkeypatch.setattr(doctor, "open_transactions_admin", lambda *_: nullcontext(transactions))
+    monkeypatch.setattr(doctor, "fence", lambda _connection, name, _deadline: done.append(f"fence {name}"))
+    if did is DeadlineExceeded:
+        with pytest.raises(DeadlineExceeded, match="end of the transaction"):
+            doctor.abort_transaction(Connection("k:1"), diagnosis, Deadline(0.001))
+    else:
+        assert (doctor.abort_transaction(Connection("k:1"), diagnosis, Deadline(5)), done) == did
+        assert left == []
+
+
+NOTHING = doctor.TransactionsSnapshot((), {}, {}, ())
+YOUNG = replace(case(Kind.LINGERING, named("young")), age_s=70.0)
+OVERDUE = replace(case(Kind.LINGERING, named("overdue")), age_s=130.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "aborted"),
+    [
+        ([], ExitCode.VIOLATION, []),
+        (["--all", "--yes"], ExitCode.VIOLATION, ["overdue"]),
+        (["--all", "--yes", "--older-than", "60"], ExitCode.VIOLATION, ["overdue"]),
+        (["--all", "--yes", "--group", "g"], ExitCode.VIOLATION, ["overdue"]),
+        (["--all", "--yes", "--older-than", "60", "--group", "g"], ExitCode.DONE, ["young", "overdue"]),
+        (["--transaction", "young", "--yes"], ExitCode.VIOLATION, ["young"]),
+        (["--transaction", "other", "--yes"], ExitCode.REFUSED, []),
+        (["--all"], ExitCode.VIOLATION, []),
+        (["--all", "--json"], ExitCode.USAGE, []),
+        (["--all", "--yes", "--topic", "out", "--group", "fails"], ExitCode.REFUSED, ["overdue"]),
+    ],
+)
+def test_only_what_was_named_or_agreed_to_is_aborted(
+    words: list[str], code: ExitCode, aborted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user who says no to each question. What is left decides the exit code; a failure comes first."""
+    done = list[str]()
+
+    def abort(_connection: Connection, one: Diagnosis, _deadline: Deadline) -> bool:
+        done.append(one.names[0])
+        if "fails" in words:
+            raise DeadlineExceeded("no answer")
+        return True
+
+    monkeypatch.setattr(doctor, "connected", lambda _bootstrap: Connection("k:1"))
+    monkeypatch.setattr(doctor, "examine", lambda *_: replace(NOTHING, cases=(YOUNG, OVERDUE)))
+    monkeypatch.setattr(doctor, "abort_transaction", abort)
+    monkeypatch.setattr(doctor.sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(doctor.click, "confirm", lambda _question: False)
+    assert exit_code_of(cli, "brew", ["doctor", *(["--abort"] if words else []), *words]) == code
+    assert done == aborted
+
+
+def test_one_group_is_asked_about_by_its_own_transactions() -> None:
+    mine, other, nobodys = case(Kind.OPEN, known()), case(Kind.OPEN, named("h:in:2")), case(Kind.HANGING)
+    assert [doctor._within(one, doctor.Scope(group="g")) for one in (mine, other, nobodys)] == [True, False, False]
+
+
 def test_the_groups_whose_positions_an_abort_moves_are_asked_first_and_those_left_out_are_told() -> None:
     """Without its own group's offset, "after an abort" said that it reads again from its first offset."""
     names, cases = ["a", "b", "h"], [case(Kind.LINGERING, named("h:in:2"))]
@@ -276,7 +361,6 @@ def test_a_fence_ends_what_a_coordinator_has_open_and_says_what_is_read_again(tr
 
 DOUBTS = "1 transaction that no coordinator reports and 2 partitions that could not be read"
 MAY = "may describe all topics and transactional ids"
-NOTHING = doctor.TransactionsSnapshot((), {}, {}, ())
 
 
 @pytest.mark.parametrize(
@@ -329,26 +413,34 @@ def test_a_partition_that_may_not_be_read_hides_no_others_transactions(monkeypat
         def held(self, places: list[Place]) -> list[PartitionTransaction]:
             if any(topic == "secret" for topic, _ in places):
                 raise Fatal("describe producers: [Error 29] TopicAuthorizationFailedError")
-            return [replace(HELD, topic=topic, partition=partition) for topic, partition in places]
+            # "t" holds nothing any more at the second look, which has the three places that could be asked.
+            seen = [place for place in places if len(places) < 3 or place[0] != "t"]
+            return [replace(held.get(place, HELD), topic=place[0], partition=place[1]) for place in seen]
 
         def ongoing(self) -> list[CoordinatorTransaction]:
             return []
 
         def of_producers(self, _ids: object) -> list[CoordinatorTransaction]:
-            return [known("Empty")]
+            return [known("Empty"), known("Empty", transactional_id="x", producer_id=8)]
 
         def readers(self, *_what: object) -> tuple[dict[str, Any], dict[str, str]]:
             return {}, {}
 
     places = [("out", 0), ("out", 1), ("secret", 0), ("t", 0)]
+    recent = replace(HELD, last_ms=int(time.time() * 1000))
+    unowned = replace(recent, producer_id=9, last_ms=recent.last_ms - 310_000)
+    held = {("out", 0): recent, ("out", 1): unowned, ("t", 0): replace(recent, producer_id=8)}
     monkeypatch.setattr(doctor, "admin", lambda _connection: None)
     monkeypatch.setattr(doctor, "all_partitions", lambda *_what: places)
     monkeypatch.setattr(doctor, "bounds", lambda *_what: (dict.fromkeys(places, ReadBounds(3, 9)), {}))
-    monkeypatch.setattr(doctor, "broker_settings", lambda *_what: {})
+    monkeypatch.setattr(doctor, "broker_settings", lambda *_what: {"transaction.max.timeout.ms": "1000"})
     monkeypatch.setattr(doctor, "groups", lambda *_what: [])
     monkeypatch.setattr(doctor, "open_transactions_admin", lambda *_what: nullcontext(Leaders()))
     found = doctor.examine(Connection("k:1"), doctor.Scope(), Deadline(5))
-    assert sorted(hold.place for one in found.cases for hold in one.holds) == [("out", 0), ("out", 1), ("t", 0)]
+    assert sorted((one.kind, hold.place) for one in found.cases for hold in one.holds) == [
+        (Kind.HANGING, ("out", 0)),
+        (Kind.HANGING, ("out", 1)),
+    ]
     (note,) = found.unavailable
     assert (found.unread, "secret[0]: describe producers" in note, "lacks Read on topic secret" in note) == (
         1,
