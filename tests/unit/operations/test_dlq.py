@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 from harness.fakes import Broker, FakeTransaction
@@ -21,8 +23,9 @@ from brew.cli import exit_code_of
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Fatal, Refused, UsageError
+from brew.kafka.topics import Topic
 from brew.kafka.transaction import TransactionSettings
-from brew.names import ExitCode
+from brew.names import READ_COMMITTED, ExitCode
 from brew.offsets import Committed, LogOffsets, SourcePosition
 from brew.records import (
     ERROR_MESSAGE,
@@ -38,7 +41,14 @@ from operations.dlq import command
 from operations.dlq import dead_letter as marking
 from operations.dlq import replay as replaying
 from operations.dlq.command import DeadLetterCounts, report_document, summary
-from operations.dlq.dead_letter import DeadLetter, DeadLetterFilter, ReplayLog, printable_content, replay_log_key
+from operations.dlq.dead_letter import (
+    DeadLetter,
+    DeadLetterFilter,
+    DeadLetterTopics,
+    ReplayLog,
+    printable_content,
+    replay_log_key,
+)
 from operations.dlq.replay import RepairCommand, ReplayRecord, ReplayRules, SkippedDeadLetter, SkipReason, replay
 from pipeline.__main__ import cli
 
@@ -353,6 +363,77 @@ def test_each_transaction_settles_the_marks_again_and_the_first_letter_that_wait
     assert scene.steps.count("read_to_end") == scene.steps.count("fence") == scene.steps.count("commit") == 3
 
 
+def test_a_record_keeps_its_key_and_partition_and_its_mark_is_in_the_dead_letters_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A mark in another partition would not be found again. A dry run opens no transaction, but shows the same."""
+    scene = ReplayScene(replace(LETTER, partition=2, value=None))
+    scene.partitions = lambda _chosen: [2]
+    transaction = Mock(side_effect=lambda *_how: Transaction(scene))
+    monkeypatch.setattr(replaying, "KafkaTransaction", transaction)
+    edit: Any = lambda value: b"mended" if value is None else b""  # noqa: E731
+    settings = replace(SETTINGS, rules=RULES, edit=edit)
+    planned = list(replay(scene, replace(settings, dry_run=True)))
+    assert (transaction.called, list(replay(scene, settings))) == (False, planned)
+    assert transaction.call_args_list == [call(SENDING, "dlq", 2)]
+    assert [(one.topic, one.partition, one.key) for one in scene.broker.visible()] == [
+        ("in", 1, b"gold-1"),
+        ("dlq.replayed", 2, replay_log_key("id", 5)),
+    ]
+    assert scene.broker.visible()[0].value == b"mended"
+
+
+def test_a_transaction_takes_letters_up_to_a_number_and_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replaying, "_MOST_LETTERS", 2)
+    monkeypatch.setattr(replaying, "_MOST_BYTES", 10)
+    letters: Any = [SimpleNamespace(size=size) for size in (3, 3, 3, 7, 5, 11, 1)]
+    chunks = [[one.size for one in chunk] for chunk in replaying._chunks(iter([letters[:3], letters[3:]]))]
+    assert chunks == [[3, 3], [3, 7], [5], [11], [1]]
+
+
+def test_a_replay_commits_under_a_group_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the pipeline's, it would move the pipeline's own offsets. A dry run creates no topic."""
+    monkeypatch.setattr(command.topics, "describe_one", lambda *_: SimpleNamespace(partitions=4))
+    monkeypatch.setattr(command.topics, "max_message_bytes", lambda *_: 1000)
+    place: Any = SimpleNamespace(admin=None, connection=NOWHERE)
+    option = {"dry_run": True, "group": "g", "transaction_timeout": 5.0, "most_replays": 3, "by_key": False}
+    found = command._settings(place, "in", DeadLetterFilter(), None, option | {"crash_point": None})
+    assert (found.group, found.transaction.group, found.dry_run) == ("g", "g.dlq-replay", True)
+
+
+TOPICS = DeadLetterTopics(NOWHERE, None, Topic("dlq", "id", 1, 1), None)  # type: ignore[arg-type]
+
+
+def test_dead_letters_are_read_as_far_as_readers_are_given_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of an aborted transaction come again, from the attempt after it."""
+    spans = list[object]()
+    monkeypatch.setattr(marking, "log_offsets", lambda *_: {0: LogOffsets(3, 8, 12)})
+    monkeypatch.setattr(marking, "scan", lambda _c, _t, ranges, isolation: spans.append((ranges[0], isolation)) or [])
+    for start, until in ((0, None), (5, 10), (0, 6)):
+        list(TOPICS.letters([0], start, until))
+    assert spans == [(span, READ_COMMITTED) for span in ((3, 8), (5, 8), (3, 6))]
+
+
+def test_what_stayed_on_the_input_is_taken_from_there_as_long_as_it_is_the_same_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A topic that was created again has another record at that offset."""
+    came = FakeRecord(7, b"gold-1", b"whole", headers=[("own", b"o")])
+    log = LogOffsets(7, 8, 9)
+    monkeypatch.setattr(marking, "log_offsets", lambda *_: {1: log})
+    monkeypatch.setattr(marking, "scan", lambda *_: [[came]])
+    valueless, headless = (
+        replace(LETTER, headers=[*LETTER.headers, (name, b"1")]) for name in (ERROR_OMITTED, ERROR_OMITTED_HEADERS)
+    )
+    assert TOPICS.whole(valueless) == replace(valueless, value=b"whole")
+    assert TOPICS.whole(headless) == replace(headless, headers=[("own", b"o"), *headless.headers])
+    with pytest.raises(LookupError, match="in/1/7 no longer holds"):
+        TOPICS.whole(replace(valueless, key=b"gold-2"))
+    log = LogOffsets(0, 7, 9)
+    with pytest.raises(LookupError, match="in/1/7 no longer holds"):
+        TOPICS.whole(valueless)
+
+
 @pytest.mark.parametrize("step", ["flush", "send-offsets"])
 def test_a_transaction_that_failed_marks_nothing(replays: Replays, step: str) -> None:
     scene = ReplayScene(letter(5), fails_at=step)
@@ -424,7 +505,13 @@ def test_marks_of_another_group_and_those_that_were_made_again_are_refused(repla
 def marks(monkeypatch: pytest.MonkeyPatch, *logs: LogOffsets) -> tuple[ReplayLog, list[tuple[int, int]]]:
     left, read = list(logs), list[tuple[int, int]]()
     monkeypatch.setattr(marking, "log_offsets", lambda *_how: {0: left.pop(0) if len(left) > 1 else left[0]})
-    monkeypatch.setattr(marking, "scan", lambda _c, _t, ranges, _i: iter(read.append(ranges[0]) or []))
+
+    def scan(_connection: object, _topic: str, ranges: dict[int, tuple[int, int]], isolation: str) -> Iterator[Any]:
+        assert isolation == READ_COMMITTED, "a mark of an aborted replay is none"
+        read.append(ranges[0])
+        return iter(())
+
+    monkeypatch.setattr(marking, "scan", scan)
     return ReplayLog(NOWHERE, "m", 0, "id"), read
 
 
@@ -435,6 +522,9 @@ def test_marks_are_settled_when_nothing_is_open_below_their_end(monkeypatch: pyt
     assert read == [(0, 3)]
     log.read_to_end(None, Deadline(5))
     assert read == [(0, 3), (3, 8)]
+    log, read = marks(monkeypatch, LogOffsets(2, 8, 8))
+    log.read_to_end(None, Deadline(5))
+    assert read == [(2, 8)]
     log, read = marks(monkeypatch, LogOffsets(0, 3, 8))
     with pytest.raises(Refused, match=r"m\[0\] has an open transaction of another group"):
         log.read_to_end(None, Deadline(0.01))
@@ -447,6 +537,7 @@ def test_an_entry_of_the_replay_log_counts_by_its_key_until_it_is_removed() -> N
     log = ReplayLog(NOWHERE, "m", 0, "id")
     for offset, value in values:
         log._take(FakeRecord(0, replay_log_key("id", offset), value))
+    log._take(FakeRecord(0, replay_log_key("older", 9), b'{"group":"other"}'))  # of a topic of the same name
     assert (log.offsets, log.group) == ({4, 5, 6}, "g")
 
 
