@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from io import StringIO
 from types import SimpleNamespace
@@ -12,10 +13,14 @@ from harness.fakes import log_record
 from harness.xray_logs import batch, marker
 from rich.console import Console
 
+from brew.cli import exit_code_of
 from brew.cluster import RawBatch
-from brew.errors import Fatal, UsageError
+from brew.errors import Fatal, Refused, UsageError
 from brew.kafka import topics
+from brew.names import READ_UNCOMMITTED, ExitCode
 from brew.offsets import LogOffsets, SinkBatch, SourcePosition
+from operations.explain import command
+from operations.explain import search as searching
 from operations.explain.command import has_copied_headers, since
 from operations.explain.search import OrderSearch, OrderTopics
 from operations.explain.verdict import (
@@ -29,6 +34,7 @@ from operations.explain.verdict import (
 )
 from operations.options import table
 from operations.record_status import RecordState, RecordStateFinder, RecordWriter, Visibility, visibility
+from pipeline.__main__ import cli
 
 
 def wrote(state: str, *more: Any) -> RecordWriter:
@@ -279,6 +285,7 @@ def test_names_with_brackets_are_shown_whole() -> None:
         ("compact", DeliveryStatus.NOT_FOUND, []),
         ("delete,compact", DeliveryStatus.NOT_FOUND, []),
         ("delete", DeliveryStatus.LOST, []),
+        ("trimmed", DeliveryStatus.NOT_FOUND, []),
         (Fatal("denied"), DeliveryStatus.LOST, ["whether compaction removed a copy: denied"]),
     ],
 )
@@ -297,7 +304,7 @@ def test_a_copy_that_may_be_elsewhere_or_compacted_is_not_lost(
         return policy if policy and name == "out" else "delete"
 
     monkeypatch.setattr(topics, "cleanup_policy", cleanup_policy)
-    at = SourcePosition("in", 0, 3)
+    at, searches = SourcePosition("in", 0, 3), list[tuple[int | None, bool]]()
     search = OrderSearch.__new__(OrderSearch)
     vars(search).update(
         order_topics=OrderTopics("in", "out", "dlq", "g"),
@@ -305,15 +312,80 @@ def test_a_copy_that_may_be_elsewhere_or_compacted_is_not_lost(
         _function=None,
         _admin=None,
         source=lambda _position: log_record(3),
-        logs=lambda name: {} if (policy, name) == (None, "out") else {0: LogOffsets(0, 10, 10)},
+        logs=lambda name: {} if (policy, name) == (None, "out") else {0: LogOffsets(int(policy == "trimmed"), 10, 10)},
         _logs={},
-        _positions=lambda _partitions: {0: 5},
-        _search=lambda *_sources, **_keyed: [],
+        _positions=lambda _partitions: {0: 4},
+        _search=lambda _sources, since_ms, *, keyed: searches.append((since_ms, keyed)) or [],
         _copy=lambda *_of: PLAIN,
         _named=lambda _copies: None,
     )
     (found,) = search.histories([at])
     assert (delivery_status(found)[0], search.unavailable) == (answer, notes)
+    assert searches == [(0, True), (None, False)], "committed without a copy: once more, without key and time"
+
+
+def searched(**known: Any) -> OrderSearch:
+    search = OrderSearch.__new__(OrderSearch)
+    logs = {0: LogOffsets(2, 10, 12), 1: LogOffsets(0, 10, 10), 2: LogOffsets(0, 10, 10)}
+    topics_searched = OrderTopics("in", "out", "dlq", "g")
+    vars(search).update(_logs={"in": logs}, order_topics=topics_searched, _connection=None, _admin=None, **known)
+    return search
+
+
+def test_a_record_is_found_also_if_it_is_not_visible_and_a_place_that_is_none_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An aborted or open record is what `explain` is asked about."""
+    read = list[tuple[dict[int, tuple[int, int]], str]]()
+
+    def scan(_c: object, _t: str, ranges: dict[int, tuple[int, int]], isolation: str, **_group: str) -> list[list[Any]]:
+        read.append((ranges, isolation))
+        return [[log_record(11)]]
+
+    monkeypatch.setattr(searching, "scan", scan)
+    search = searched()
+    assert search.origin("in", 0, 11) == SourcePosition("in", 0, 11)
+    assert read == [({0: (11, 12)}, READ_UNCOMMITTED)]
+    assert search.origin("in", 0, 1) == SourcePosition("in", 0, 1), "retention deleted it; its copies may be there"
+    for offset, why in ((12, "the log ends at 12"), (5, "there is no record")):
+        with pytest.raises(Refused, match=why):
+            search.origin("in", 0, offset)
+
+
+def test_records_since_a_time_are_read_from_where_each_partition_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From offset 0, too; a partition without a newer record is left out."""
+    read = list[object]()
+    monkeypatch.setattr(searching, "offsets_at", lambda *_: {0: 4, 1: 0, 2: None})
+    monkeypatch.setattr(searching, "scan", lambda _c, _t, ranges, *_, **__: read.append(ranges) or [])
+    assert list(searched()._records("in", 5)) == []
+    assert read == [{0: (4, 12), 1: (0, 10)}]
+
+
+def test_only_times_that_producers_set_limit_the_search_and_each_output_names_one_source() -> None:
+    five, three, by_broker = (log_record(1, timestamp=stamp) for stamp in ((1, 5), (1, 3), (2, 1)))
+    assert searching.earliest([five, three]) == 3
+    assert [searching.earliest(some) for some in ([five, None], [five, by_broker], [])] == [None] * 3
+    second = log_record(1, headers=SourcePosition("in", 0, 40, 2).headers())
+    assert searching._source(second) == SourcePosition("in", 0, 40)
+
+
+@pytest.mark.parametrize(
+    ("histories", "code"),
+    [
+        ([history(COMMITTED)], ExitCode.DONE),
+        ([history(COMMITTED), history(position=41)], ExitCode.VIOLATION),
+        ([], ExitCode.DONE),
+    ],
+)
+def test_a_broken_promise_is_an_exit_code(
+    histories: list[OrderHistory], code: ExitCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracer = SimpleNamespace(check=lambda _: None, matching=lambda *_: ([], len(histories)), unavailable=[])
+    monkeypatch.setattr(command, "connected", lambda _: None)
+    monkeypatch.setattr(command, "open_transactions_admin", lambda *_: nullcontext())
+    monkeypatch.setattr(command, "OrderSearch", lambda *_: tracer)
+    monkeypatch.setattr(command, "related_records", lambda *_: histories)
+    assert exit_code_of(cli, "brew", ["explain", "gold-000016"]) == code
 
 
 @pytest.mark.parametrize("failure", [ValueError, SystemExit])
