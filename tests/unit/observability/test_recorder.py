@@ -170,6 +170,8 @@ def test_who_looks_from_beside_is_no_sign_that_the_loop_lives(scene: TimedRecord
     scene.recorder.unanswered("no broker", refresh=False)
     assert (scene.state(), scene.partition().polled_age_s) == (PartitionState.STUCK, 301)
     assert not scene.recorder.status().live.ok
+    scene.recorder.released()
+    assert "nothing was polled for 301 s" in scene.recorder.status().live.reason
 
 
 def test_a_store_that_is_away_is_waited_for_although_brokers_answer(scene: TimedRecorder) -> None:
@@ -187,6 +189,18 @@ def test_a_store_that_is_away_is_waited_for_although_brokers_answer(scene: Timed
     scene.recorder.moved(PLACE, 10)
     assert scene.state() is PartitionState.IDLE
     assert scene.recorder.status().totals.recovery_s == 191
+
+
+def test_a_late_report_moves_no_position_back_and_what_is_held_back_counts_from_the_position(
+    scene: TimedRecorder,
+) -> None:
+    """Another thread's last stable offset may be older than the position."""
+    scene.recorder.surveyed(PLACE, 8, 20, 20)
+    scene.after(5).moved(PLACE, 12)
+    scene.after(5).moved(PLACE, 10)
+    assert (scene.partition().position, scene.partition().progress_age_s) == (12, 5)
+    scene.recorder.end_offsets(PLACE, 10, 15)
+    assert (scene.partition().lag, scene.partition().held_back) == (0, 3)
 
 
 def test_what_a_released_partition_reports_late_brings_it_not_back(scene: TimedRecorder) -> None:
@@ -244,6 +258,9 @@ def test_the_rate_forgets_what_is_older_than_ten_seconds() -> None:
     assert rate.per_s(25.0) == pytest.approx(50, rel=0.1)
     assert rate.per_s(40.0) == 0
     assert len(rate._grains) < 60
+    young = Rate(0.0)
+    young.add(10, 1.0)
+    assert [young.per_s(now) for now in (0.5, 2.0, 11.0)] == [10, 5, 1], "a program of two seconds has no ten behind it"
 
 
 def test_a_histogram_counts_the_bound_itself_below_it() -> None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -360,6 +361,12 @@ def test_what_a_killed_run_left_is_removed_by_who_looks() -> None:
     (folder() / f"status-{os.getpid()}.json").write_text("broken")
     assert announced_urls() == []
     assert not left.exists()
+
+
+def test_a_run_of_another_user_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with announced("http://127.0.0.1:4711"):
+        monkeypatch.setattr(local.os, "kill", Mock(side_effect=PermissionError))
+        assert announced_urls() == ["http://127.0.0.1:4711/status"]
 
 
 def test_the_last_verdict_is_found_by_who_looks_at_the_same() -> None:
