@@ -165,7 +165,13 @@ def test_no_blank_behind_a_name_hides_that_it_stands_twice(text: str, blank: str
 
 
 @pytest.mark.parametrize(
-    ("value", "length"), [(b'{"customer_id":1,"a":' + b"[" * 4 + b"]" * 4 + b"}", 30), (b'{"customer_id":"%b"}', 1000)]
+    ("value", "length"),
+    [
+        (b'{"customer_id":1,"a":' + b"[" * 4 + b"]" * 4 + b"}", 30),
+        (b'{"customer_id":1,"b":[],"a":' + b"[" * 4 + b"]" * 4 + b"}", 37),
+        (b'{"customer_id":"%b"}', 1000),
+        (b'{"customer_id":0}', 17),
+    ],
 )
 def test_the_limits_themselves_are_still_accepted(value: bytes, length: int) -> None:
     largest = value.replace(b"%b", b"x" * (1000 - 18))
@@ -179,6 +185,8 @@ def test_the_usual_order_keeps_its_very_text() -> None:
     assert ENRICH(b"gold-1", value) == value[:-1] + b',"loyalty_tier":"gold","loyalty_discount":0.15}'
     order = exact(ENRICH(b"standard-1", b'{"loyalty_discount":0.9,"customer_id":1,"loyalty_tier":"gold"}'))
     assert (order["loyalty_tier"], order["loyalty_discount"]) == ("standard", Decimal(0))
+    brought = ENRICH(b"standard-1", b'{"loyalty_discount":0.9,"customer_id":1}')
+    assert json.loads(brought, object_pairs_hook=unique)["loyalty_discount"] == 0
     enrich = enricher(Limits(), lambda _key, order: str(order["tier_hint"]))  # the seam for customer profiles
     assert json.loads(enrich(b"gold-1", b'{"customer_id":"c","tier_hint":"bronze"}'))["loyalty_discount"] == 0.05
 

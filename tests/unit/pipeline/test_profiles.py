@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 from unittest.mock import Mock
 
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from brew import testing
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import DeadlineExceeded, Fatal, Retriable, UsageError
+from brew.errors import DeadlineExceeded, Fatal, Refused, Retriable, UsageError
 from brew.kafka import topic_reader, topics
 from brew.kafka.topics import Topic
 from brew.offsets import LogOffsets, OffsetRange, SourcePosition
@@ -342,6 +343,26 @@ def test_a_topic_that_was_recreated_or_got_partitions_is_loaded_anew(monkeypatch
     monkeypatch.setattr(profiles, "FullTopicReader", lambda *_: new)
     assert tier_and_place(table.ready(5)) == ("bronze", b"0/1")
     assert (old.closed, new.closed) == (True, False)
+
+
+@pytest.mark.parametrize(("policy", "refused"), [("compact", False), ("compact,delete", True), ("delete", True)])
+def test_a_topic_that_forgets_profiles_with_time_is_refused(
+    policy: str, *, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profiles, "admin", lambda _: None)
+    monkeypatch.setattr(profiles.topics, "describe", lambda _client, names, _deadline: dict.fromkeys(names))
+    monkeypatch.setattr(profiles.topics, "cleanup_policy", lambda *_: policy)
+    with pytest.raises(Refused, match=f"={policy}, which removes") if refused else nullcontext():
+        profiles.check(ProfilesSettings(), Connection("b:1"), Deadline(5))
+
+
+def test_a_stop_cancels_the_tables_that_are_still_loading_and_keeps_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    loading, loaded = Mock(loaded=False), Mock(loaded=True)
+    monkeypatch.setattr(profiles, "_tables", {1: loading, 2: loaded})
+    profiles.close_tables(loading_only=True)
+    assert (loading.close.called, loaded.close.called, profiles._tables) == (True, False, {2: loaded})
+    profiles.close_tables()
+    assert (loaded.close.called, profiles._tables) == (True, {})
 
 
 def test_threads_that_wait_together_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
