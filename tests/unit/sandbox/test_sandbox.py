@@ -16,10 +16,13 @@ import pytest
 from harness.pages import ROOT
 from harness.waiting import await_ends, has_ended, until
 
+from brew.cli import exit_code_of
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.jvm.dependencies import Part
-from sandbox import process, store
+from brew.names import ExitCode
+from sandbox import isolation, kafka, process, store
+from sandbox.__main__ import cli
 from sandbox.jvm import TOOLS, Jvm
 from sandbox.kafka import Cluster, Settings
 from sandbox.layout import Layout, plan, server_properties
@@ -59,6 +62,8 @@ def test_the_state_file_is_read_back_as_written(tmp_path: Path) -> None:
     assert (Layout.read(tmp_path), list(tmp_path.iterdir())) == (None, []), "looking at a folder makes nothing there"
     layout.write()
     assert Layout.read(tmp_path) == layout
+    process.write_private(tmp_path / "passwords.json", b"{}")
+    assert (tmp_path / "passwords.json").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_cluster_keeps_its_version_and_refuses_another(tmp_path: Path) -> None:
@@ -70,6 +75,76 @@ def test_a_cluster_keeps_its_version_and_refuses_another(tmp_path: Path) -> None
     assert (layout is not None and layout.kafka, Settings(kafka="3.9.2").jvm.part) == ("3.9.2", Part.KAFKA_3_9)
     with pytest.raises(Refused, match=r"holds a cluster of Kafka 3\.9\.2, not 3\.3\.2; .*--wipe"):
         Cluster.start(tmp_path, settings=Settings(kafka="3.3.2"))
+    for brokers, settings, why in ((1, Settings(secure=True), "without authentication"), (2, Settings(), "not 2")):
+        with pytest.raises(Refused, match=why):
+            kafka._check_fits(old, brokers, settings)
+
+
+def test_a_cluster_is_up_when_each_of_its_brokers_is(tmp_path: Path) -> None:
+    layout = plan(tmp_path, "c", [1, 2], [11, 12])
+    codes = []
+    for up in ([], [1], [1, 2]):
+        for number in up:
+            layout = layout.with_node(number, identity=Identity.of(os.getpid()))
+        layout.write()
+        codes.append(exit_code_of(cli, "sandbox", ["status", "--json", "--dir", str(tmp_path)]))
+    assert codes == [ExitCode.REFUSED, ExitCode.REFUSED, ExitCode.DONE]
+
+
+def test_a_broker_is_stopped_before_it_is_started_again_and_killed_if_another_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, layout = Mock(), plan(tmp_path, "c", [1, 2], [11, 12])
+    layout = layout.with_node(1, identity=done.identity).with_node(2, size_mb=16)
+    monkeypatch.setattr(Cluster, "_start", lambda _, nodes: done.start([node.number for node in nodes]))
+    monkeypatch.setattr(kafka, "limit_disk", done.limit_disk)
+    cluster = Cluster(layout, Settings())
+    cluster.restart(1)
+    assert [name for name, _, _ in done.mock_calls] == ["identity.stop", "start"]
+    assert cluster.heal() == 0
+    done.limit_disk.assert_called_once_with(tmp_path / "kafka-2/data", 16)
+
+    def fail(self: Cluster, _nodes: object) -> None:
+        self._started[1] = Mock()
+        raise Refused("broker 2 did not start")
+
+    monkeypatch.setattr(Cluster, "_start", fail)
+    monkeypatch.setattr(Cluster, "kill", lambda _, number: done.kill(number))
+    with pytest.raises(Refused, match="broker 2"):
+        Cluster._start_layout(layout.with_node(1, identity=None), Settings())
+    done.kill.assert_called_once_with(1)
+
+
+def test_a_start_that_the_log_has_of_an_earlier_run_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, cluster = list[bool](), Cluster(plan(tmp_path, "c", [1], [2]), Settings())
+    node = cluster.layout.node(1)
+    log = cluster.layout.log(node)
+    log.parent.mkdir()
+    log.write_bytes(kafka._STARTED)
+    monkeypatch.setattr(kafka, "_listens", lambda _: True)
+    monkeypatch.setattr(kafka, "await_start", lambda _title, ready, *_: seen.append(ready()))
+    for begin in (log.stat().st_size, 0):
+        cluster._await(node, begin, Deadline(1))
+    assert seen == [False, True]
+
+
+def test_a_cut_is_made_on_both_sides_and_only_networks_without_a_directory_are_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that could still send would not be cut off. Clients have no network of their own."""
+    network, ran = isolation.Network(tmp_path), list[tuple[str, ...]]()
+    address = {"ifname": network.name, "addr_info": [{"local": "10.213.7.254", "prefixlen": 24}]}
+    monkeypatch.setattr(isolation, "_asked", lambda *_: [address])
+    monkeypatch.setattr(isolation, "_ip", lambda *words: ran.append((words[1], words[-1])))
+    network.cut(1, [2, isolation.CLIENTS])
+    inside = network.name
+    first, second = f"{inside}-1", f"{inside}-2"
+    assert ran == [(first, "10.213.7.2/32"), (second, "10.213.7.1/32"), (first, "10.213.7.254/32")]
+    gone, removed = tmp_path / "gone", list[Path]()
+    links = [("brew1", tmp_path), ("brew2", gone), ("docker0", gone)]
+    monkeypatch.setattr(isolation, "_asked", lambda *_: [{"ifname": name, "ifalias": str(at)} for name, at in links])
+    monkeypatch.setattr(isolation.Network, "remove", lambda self: removed.append(self.directory))
+    assert isolation.sweep() == removed == [gone]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"cluster_id": "c", "nodes": [{"number": 1}]}'])
@@ -116,11 +191,12 @@ def test_a_process_that_has_ended_or_whose_number_another_one_has_is_not_ours(tm
     started.ended()
     started = ServerProcess([sys.executable, "-c", ""], tmp_path / "log", ends_with_parent=False)
     gone = started.identity  # nobody has asked for its exit status yet
+    until(lambda: not gone.alive(), "the end of the process", 10)
     assert (gone.wait(Deadline(10)), gone.alive(), gone.stop(Deadline(1))) == (True, False, False)
     started.ended()
 
 
-def test_what_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
+def test_what_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`down` ends, whatever state a server is in."""
     log = tmp_path / "log"
     started = ServerProcess(STUBBORN, log, ends_with_parent=True)
@@ -128,6 +204,14 @@ def test_what_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
     assert started.identity.stop(Deadline(0.05))
     assert not started.identity.alive()
     started.ended()
+    paused = ServerProcess(IDLE, log, ends_with_parent=True)
+    assert paused.identity.send(signal.SIGSTOP)
+    with monkeypatch.context() as patched:
+        patched.setattr(Identity, "kill", kill := Mock())
+        assert paused.identity.stop(Deadline(5))
+    paused.identity.kill()
+    paused.ended()
+    assert not kill.called, "a paused one is continued, and ends cleanly"
 
 
 def _started_by_another(folder: Path, *, ends_with_parent: bool, then: str = "") -> Identity:
