@@ -312,6 +312,11 @@ def test_transactions_and_their_records_are_counted_once() -> None:
     assert endings.counts == {**committed, **again}
 
 
+def test_a_marker_ends_all_that_its_producer_has_open_whatever_the_epochs() -> None:
+    """Records that a late marker of an older epoch did not end were neither committed nor hanging."""
+    assert log(data(0, 5), data(2, 6), ends(4, "commit", 5))[1].counts["committed_records"] == 4
+
+
 def test_an_abort_of_a_producer_whose_commits_have_newer_epochs_too_is_no_fence() -> None:
     """Under `transaction.version` 2, each end of a transaction bumps the epoch, also the producer's own abort."""
     aborted, committed = (data(0), ends(2, "abort", 4)), (data(3, 4), ends(5, "commit", 5))
