@@ -243,9 +243,10 @@ class ClaimsLog:
             if all(self._next[partition] >= end for partition, end in until.items()):
                 entries, self._waiting = self._waiting, []
                 return entries
-            if self._refused is not None and deadline.expired():
-                raise self._refused
-            deadline.check("reading the claims topic")
+            if deadline.expired():
+                if self._refused is not None:
+                    raise self._refused
+                deadline.check("reading the claims topic")
             wait_s = min(_POLL_S, deadline.remaining_s())
 
     def _is_record(self, record: LogRecord) -> bool:
