@@ -194,7 +194,7 @@ CONTENDERS = {
         *_peers(static=False),
     )
 }
-DEFAULT = ("pipeline", "spark-sink", "loop", "streams", "franz")
+DEFAULT = ("direct", "pipeline", "spark-sink", "loop", "streams", "flink", "franz")
 
 
 def require_built(names: Iterable[str]) -> None:

@@ -160,6 +160,7 @@ def measure(cluster: BenchmarkCluster, contender: Contender, master: str, record
         memory_parts_mib={name: size / 2**20 for name, size in memory.peak.items()},
         verified=verdict,
         broker=cluster.kind,
+        resident_mib=memory.resident_peak / 2**20,
     )
 
 

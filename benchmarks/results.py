@@ -41,6 +41,7 @@ _RUNS = (
     Measure("... of it the first process, MiB", lambda r: r.memory_parts_mib["driver"], ",.0f"),
     Measure("... of it the JVM, MiB", lambda r: r.memory_parts_mib["jvm"], ",.0f"),
     Measure("... of it Python workers, MiB", lambda r: r.memory_parts_mib["workers"], ",.0f"),
+    Measure("peak memory (sum of resident sizes, as `ps` counts), MiB", lambda r: r.resident_mib, ",.0f"),
 )
 _RESTARTS = (
     Measure("orders", lambda r: r.records, ","),
@@ -66,6 +67,8 @@ def lines(results: Results, records: int) -> list[list[str]]:
     rows = [["measure", *names, *(f"{mine} / {name}" for name in others)]]
     for measure in _RUNS:
         spreads = [results.spread(name, records, measure.value) for name in names]
+        if not any(spread is not None and spread.high for spread in spreads):
+            continue  # not measured
         ratios = [results.ratio(mine, name, records, measure.value) for name in others]
         rows.append([
             measure.name,

@@ -87,7 +87,8 @@ class Run:
     """
     One drain of a backlog; seconds count from process start, memory is the peak sum of PSS in MiB.
 
-    ``broker``: the kind of broker, a key of `environment.BROKERS`.
+    ``broker``: the kind of broker, a key of `environment.BROKERS`. ``resident_mib``: the peak sum of resident sizes;
+    0 in results from before it was measured.
     """
 
     contender: str
@@ -105,6 +106,7 @@ class Run:
     memory_parts_mib: dict[str, float]
     verified: str
     broker: str = "tuned"
+    resident_mib: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

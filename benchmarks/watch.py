@@ -233,8 +233,9 @@ class MemoryWatch(Background):
     """
     Samples a tree's memory and CPU time twice a second.
 
-    PSS counts a page shared by n processes as 1/n for each, so the sum counts forked workers' shared pages once. While
-    ``sparing``, memory is not read, because that takes long enough to show in a latency measured by this process.
+    PSS counts a page shared by n processes as 1/n for each, so the sum counts forked workers' shared pages once;
+    resident sizes count it n times, as `ps` does. While ``sparing``, memory is not read, because that takes long enough
+    to show in a latency measured by this process.
     """
 
     def __init__(self, tree: Tree) -> None:
@@ -242,6 +243,8 @@ class MemoryWatch(Background):
         self._tree = tree
         self.peak = Counter[str]()
         """The largest sum of PSS seen, in bytes, by role at that moment (driver, jvm, workers)."""
+        self.resident_peak = 0
+        """The largest sum of resident sizes seen, in bytes."""
         self.sparing = False
         self._cpu: dict[tuple[int, float], float] = {}
 
@@ -261,9 +264,20 @@ class MemoryWatch(Background):
                 self.weigh(processes)
 
     def weigh(self, processes: Sequence[psutil.Process] | None = None) -> None:
-        parts = memory_parts(self._tree.processes() if processes is None else processes)
+        found = self._tree.processes() if processes is None else processes
+        parts = memory_parts(found)
         if parts.total() > self.peak.total():
             self.peak = parts
+        self.resident_peak = max(self.resident_peak, resident(found))
+
+
+def resident(processes: Sequence[psutil.Process]) -> int:
+    """Return the sum of resident sizes in bytes."""
+    total = 0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            total += process.memory_info().rss
+    return total
 
 
 def memory_parts(processes: Sequence[psutil.Process]) -> Counter[str]:

@@ -212,7 +212,7 @@ def test_a_pair_can_be_run_alone_and_the_default_is_ours_beside_the_peers(monkey
     """
     The first name is the one that others are compared with; sizes are sorted, `_` may stand in them.
 
-    Peers are those that users would pick: Spark's own sink, a hand-written loop, Kafka Streams and franz-go.
+    Peers are those that users would pick: Spark's own sink, a hand-written loop, Kafka Streams, Flink and franz-go.
     """
     arguments = ["--orders", "4_000_000,1000000", "--contenders", "direct,franz", "--repeat", "3", "--paired"]
     _, _, plan = _plan(monkeypatch, *arguments)
@@ -220,7 +220,7 @@ def test_a_pair_can_be_run_alone_and_the_default_is_ours_beside_the_peers(monkey
     assert (plan.repeat, plan.paired) == (3, True)
     _, _, plan = _plan(monkeypatch, "--orders", "0")
     assert plan.counts == [], "no drains"
-    assert {"pipeline", "spark-sink", *PEERS} <= set(plan.names)
+    assert {"direct", "pipeline", "spark-sink", "flink", *PEERS} <= set(plan.names)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from measure import roles
 from micro_batches import committed
 from results import draw, lines, panels, together, write
 from runs import Latency, Restart, Results, Run, Spread, delays_ms, load, marginal, percentile, ratio, rounds, save
-from watch import Throughput, Tree, VisibilitySample, throughput
+from watch import Throughput, Tree, VisibilitySample, resident, throughput
 
 from brew.cli import exit_code_of
 from brew.deadline import Deadline
@@ -67,6 +67,14 @@ def test_ratios_are_the_firsts_over_the_others_round_by_round(tmp_path: Path) ->
     assert load([tmp_path / "results.json"]) == results
     assert (tmp_path / "results.svg").read_text().startswith("<svg")
     assert lines(replace(results, runs=runs[:3]), 1000)[0] == ["measure", "direct"], "alone: no ratio"
+    text, weighed = "peak memory (sum of resident sizes, as `ps` counts), MiB", [replace(runs[0], resident_mib=120.4)]
+    assert [row[0] for row in lines(results, 1000)].count(text) == 0, "not measured"
+    assert [text, "120"] in lines(replace(results, runs=weighed), 1000)
+
+
+def test_a_resident_page_counts_for_every_process_that_maps_it() -> None:
+    mine = psutil.Process()
+    assert resident([mine, mine]) == pytest.approx(2 * mine.memory_info().rss, rel=0.05)
 
 
 _BURN = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
