@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from harness.operate import crash, json_of, pipeline, upstream, write
 from harness.pipeline import CONNECTOR, Stage
 from harness.servers import Broker, Names, sandbox_broker
+from harness.sinks import SinkStage, numbers
 from harness.waiting import markers_written
 
+from brew.errors import Refused
 from brew.jvm.dependencies import KAFKAS, fetch, home
 
 ORDERS = 40
 OLDEST = "3.3.2"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def old() -> Iterator[Broker]:
     """The oldest broker, whose jars are fetched where they are not there. 3.9.2: `BREW_TEST_KAFKA` (CONTRIBUTING)."""
     fetch(KAFKAS[OLDEST], home())
@@ -63,3 +66,14 @@ def test_a_crash_heals_on_an_old_broker_and_every_command_tells_what_is_there(ol
         assert report["sick"] == 0
     markers_written(stage.connection, names.input)
     assert [row["held_by"] for row in json_of(stage, "lag", "--interval", "0.1")["partitions"]] == [[]]
+
+
+def test_the_sink_refuses_an_old_broker_unless_it_is_told_to_write(old: Broker, names: Names, tmp_path: Path) -> None:
+    it = SinkStage(Stage(old, names), tmp_path, "tasks")
+    it.create()
+    it.feed(30)
+    with pytest.raises(Refused, match=r"the sink needs 3\.6 or later.*allow_old_brokers=True"):
+        it.run(it.copied(), it.sink())
+    assert not it.values()
+    it.run(it.copied(), it.sink(allow_old_brokers=True))
+    assert it.values() == numbers(30)

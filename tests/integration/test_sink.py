@@ -121,6 +121,27 @@ def test_a_batch_that_is_out_already_runs_its_plan_and_drops_its_rows(make: Any,
     assert it.totals() == sorted(((word.encode(), n) for word in WORDS for n in (10, 20)), key=str)
 
 
+@BOTH
+def test_a_query_in_complete_mode_that_goes_by_the_clock(make: Any, writers: Any) -> None:
+    """Each batch is the whole result."""
+    it = make(writers)
+    it.feed(40)
+    writer = it.counted().writeStream.outputMode("complete").foreachBatch(it.sink())
+    query = writer.option("checkpointLocation", str(it.checkpoint)).trigger(processingTime="1 second").start()
+    try:
+        for start in (40, 80):
+            query.processAllAvailable()
+            it.feed(40, start=start)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    batches, totals = it.batches(), it.totals()
+    assert set(batches.values()) == {len(WORDS)}
+    assert len(batches) == it.position().offset >= 3
+    for total in (10, 30):
+        assert {(word.encode(), total) for word in WORDS} <= set(totals)
+
+
 def test_more_tasks_than_slots_can_use_are_joined_with_their_state(make: Any) -> None:
     """Spark shuffles into 200 partitions by itself, each with a state store; a task of ours takes several of them."""
     it = make()
