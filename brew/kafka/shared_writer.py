@@ -1,7 +1,7 @@
 """
 A task's side of a shared transaction: write records under the driver's producer id and epoch, through aiokafka.
 
-It adopts them with a private method of aiokafka (pinned in pyproject.toml; tests/unit/sink/test_shares.py fails when
+It adopts them with a private method of aiokafka (pinned in pyproject.toml; tests/unit/brew/sink/test_shares.py fails when
 the method goes away). aiokafka adds partitions to the transaction by itself. Record batches arrive encoded
 (`brew.kafka.arrow_batches`).
 

@@ -51,7 +51,7 @@ MATRIX: dict[str, dict[str, str]] = {
         "F24": "Retention passes the committed offset",
         "F25": "Input topic deleted and made again",
         "F26": "Partitions added under load",
-        "F27": "Transactional id or group taken by a stranger",
+        "F27": "Transactional id or group used by another program",
         "F28": "Epoch overflow on one transactional id",
     },
     "Stores and claims": {

@@ -80,8 +80,8 @@ def _passes(test: str, home: Path) -> bool:
 _POSITIONS = "tests/unit/proof/test_checker_positions.py::"
 _EDGES = "tests/unit/proof/test_checker_edges.py::"
 _ROUNDS = "tests/unit/downstream/test_totals.py::"
-_MEMBER = "tests/unit/claims/test_claims_member.py::"
-_FOLD = "tests/unit/claims/test_claims_fold.py::"
+_MEMBER = "tests/unit/brew/claims/test_claims_member.py::"
+_FOLD = "tests/unit/brew/claims/test_claims_fold.py::"
 _VIRTUAL = "tests/unit/downstream/test_virtual_workers.py::"
 _REPLAY = "tests/unit/operations/test_dlq.py::"
 

@@ -154,9 +154,9 @@ def hijacked_id(stage: CellEnvironment) -> None:
 def take_id(stage: CellEnvironment, name: str, times: int = 1) -> None:
     """Initialize a transactional id, which fences its current owner; repeat ``times`` times."""
     for _ in range(times):
-        thief = producer(stage.cluster.connection, name, timeout_s=_ASK_S, message_max_bytes=1_000_000)
+        other = producer(stage.cluster.connection, name, timeout_s=_ASK_S, message_max_bytes=1_000_000)
         with mapped("fence"):
-            thief.init_transactions(_ASK_S)
+            other.init_transactions(_ASK_S)
 
 
 @under_load("F27-foreign-member", "somebody else subscribes with our group", "group", needed=("strangers",))

@@ -253,7 +253,7 @@ def test_an_end_that_takes_long_is_not_waited_for(name: str, admin: Admin, monke
     assert admin.closed.wait(20)
 
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 PRODUCT = ("brew", "pipeline", "operations", "downstream", "proof", "sandbox", "benchmarks", "scripts")
 ALLOWED = {"list_consumer_groups", "list_groups"}
 """Every broker is asked for itself; no coordinator is looked for."""

@@ -15,7 +15,7 @@ from brew.load import load
 from brew.record import Record, apply
 from brew.spark.shipping import pickled
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 SOURCE = """
 import re
 _WORD = re.compile("o+")
