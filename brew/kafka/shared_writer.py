@@ -1,8 +1,8 @@
 """
 A task's side of a shared transaction: write records under the driver's producer id and epoch, through aiokafka.
 
-It adopts them with a private method of aiokafka (pinned in pyproject.toml; tests/unit/brew/sink/test_shares.py fails when
-the method goes away). aiokafka adds partitions to the transaction by itself. Record batches arrive encoded
+It adopts them with a private method of aiokafka (pinned in pyproject.toml; tests/unit/brew/sink/test_shares.py fails
+when the method goes away). aiokafka adds partitions to the transaction by itself. Record batches arrive encoded
 (`brew.kafka.arrow_batches`).
 
 Sequence numbers start at 0 in each process, and brokers treat a repeated number as a duplicate whatever the batch

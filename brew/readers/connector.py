@@ -6,8 +6,6 @@ import base64
 import contextlib
 import json
 import logging
-import re
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +27,7 @@ from brew.outcome import GOOD, Outcome, Status
 from brew.range_transaction import RecordHeaders, Rows
 from brew.readers.direct.messages import reportable
 from brew.settings import SparkSettings
-from brew.spark import session
+from brew.spark import gateway, session
 from brew.spark.worker import check_all_rows_came, tune_worker
 
 logger = logging.getLogger(__name__)
@@ -240,7 +238,7 @@ class SparkEngine:
             session.check_alive(self.spark.sparkContext)
             if self._refused is not None:
                 raise self._refused from error
-            detail = f"Spark: {cause(error)}"
+            detail = f"Spark: {gateway.cause(error)}"
             outcomes = {
                 r.partition: Outcome(r.partition, r.start, r.until, Status.FAILED, detail=detail) for r in ranges
             }
@@ -291,18 +289,3 @@ class SparkEngine:
         self._watch.join(_END_S)  # py4j prints a stack trace if the JVM ends during a call
         if not self._borrowed:
             session.end(self.spark.sparkContext, self._end_s)
-
-
-_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*)")
-"""A Python traceback within a Java error, and the line after it: the exception."""
-
-
-def cause(error: Exception) -> str:
-    """Return what a task's Python raised; else the innermost cause of a Java error, or the error's first line."""
-    if raised := _RAISED.findall(str(error)):
-        other = f"; PYSPARK_PYTHON names Spark's Python, as in {sys.executable}, before Spark starts"
-        return str(raised[-1])[:400] + (other if raised[-1].startswith("ModuleNotFoundError") else "")
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if line.startswith(("Caused by:", ": "))]
-    text = named[-1] if named else (lines or [type(error).__name__])[0]
-    return text.removeprefix("Caused by:").removeprefix(":").strip()[:400]

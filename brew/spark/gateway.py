@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -188,3 +190,18 @@ def save_java_options(folder: Path) -> None:
 
 
 setup = setup_command(Part.SPARK, _TEXT, save_java_options)
+
+
+_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*)")
+"""A Python traceback within a Java error, and the line after it: the exception."""
+
+
+def cause(error: Exception) -> str:
+    """Return what a task's Python raised; else the innermost cause of a Java error, or the error's first line."""
+    if raised := _RAISED.findall(str(error)):
+        other = f"; PYSPARK_PYTHON names Spark's Python, as in {sys.executable}, before Spark starts"
+        return str(raised[-1])[:400] + (other if raised[-1].startswith("ModuleNotFoundError") else "")
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if line.startswith(("Caused by:", ": "))]
+    text = named[-1] if named else (lines or [type(error).__name__])[0]
+    return text.removeprefix("Caused by:").removeprefix(":").strip()[:400]

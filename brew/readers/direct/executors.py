@@ -12,11 +12,10 @@ from pyspark import SparkContext, TaskContext
 
 from brew.deadline import Deadline
 from brew.errors import Refused
-from brew.readers.connector import cause
 from brew.readers.direct.lease_server import LeaseServer
 from brew.readers.direct.messages import WorkerSettings
 from brew.readers.direct.worker import run_lease_worker, without_crash
-from brew.spark import session
+from brew.spark import gateway, session
 
 _RESTART_PAUSE_S = 1.0
 _END_S = 2.0
@@ -71,7 +70,7 @@ class SparkWorkers:
             except Exception as error:  # noqa: BLE001 - py4j raises many kinds
                 self._failed_in_a_row[slot] += 1
                 self._failures.pop(slot, None)
-                self._failures[slot] = cause(error)
+                self._failures[slot] = gateway.cause(error)
                 self._stopping.wait(_RESTART_PAUSE_S)
 
     def worked(self, slot: int) -> None:

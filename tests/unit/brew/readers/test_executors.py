@@ -15,10 +15,10 @@ from harness.lease_coordinator import worker_settings
 from py4j.protocol import Py4JError
 
 from brew.errors import Refused
-from brew.readers.connector import cause
 from brew.readers.direct import executors
 from brew.readers.direct.executors import LocalWorker, SparkWorkers
 from brew.settings import CrashSettings, Limits
+from brew.spark.gateway import cause
 from pipeline.transformation import OrderEnrichment
 
 
