@@ -219,8 +219,8 @@ def _taken(file: Path, table: str, key: str, value: object, option: click.Option
     if not option.is_flag:
         texts = [_as_typed(where, value, one) for one in (value if isinstance(value, list) else [value])]
         typed = texts if option.multiple else texts[0]
-    if option.metavar in _PATHS and isinstance(typed, str):
-        typed = str(file.parent / typed)
+    if option.metavar in _PATHS:
+        typed = [str(file.parent / one) for one in typed] if option.multiple else str(file.parent / typed)
     try:
         option.type_cast_value(click.Context(click.Command(table)), typed)
     except click.BadParameter as error:

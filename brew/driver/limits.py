@@ -133,7 +133,7 @@ class GiveUpPolicy:
                 )
             raise Refused(
                 f"partitions {list(partitions)} of {self._settings.input} were held back by an open upstream "
-                f"transaction for {idle:.0f} s; end it (its owner, or kafka-transactions abort), "
+                f"transaction for {idle:.0f} s; end it (its owner, or `brew doctor --abort`), "
                 "or raise --blocked-patience"
             )
 

@@ -236,7 +236,7 @@ _OUTPUT_ROOM = 16_384
 _DEAD_LETTER_ROOM = 4096
 """For the headers that say why a record was rejected, and where it came from."""
 _MOST_COPIES = 3
-_REQUEST_MS = 30_000  # librdkafka's default
+_REQUEST_MS = 30_000  # librdkafka's default for request.timeout.ms, which --client-config may not set
 _MAX_BYTES = "max.message.bytes"
 _MADE_WITH = {  # broker settings with which brokers create their internal topics at first use
     "transactions": ("transaction.state.log.replication.factor", "transaction.state.log.min.isr"),
@@ -352,9 +352,8 @@ def _unknown(role: str, name: str, reason: str, severity: Severity) -> Finding:
 def chain_of(settings: PipelineSettings, facts: ClusterFacts) -> TimeoutChain:
     """Return the timeouts of these settings, and the brokers' maximum."""
     timeout_s = settings.transaction_timeout_s
-    request_ms = int(settings.connection.properties.get("request.timeout.ms", _REQUEST_MS))
     broker_ms = facts.number(timeouts.MAX_TRANSACTION_MS)
-    return TimeoutChain(request_ms, delivery_ms(timeout_s), int(timeout_s * 1000), broker_ms)
+    return TimeoutChain(_REQUEST_MS, delivery_ms(timeout_s), int(timeout_s * 1000), broker_ms)
 
 
 def _sizes(settings: PipelineSettings, known: Mapping[str, list[TopicFacts]], most: int) -> Iterator[Finding]:

@@ -34,7 +34,7 @@ class TimeoutChain:
 def check_chain(chain: TimeoutChain) -> Iterator[Finding]:
     """Check `request < delivery < transaction < the brokers' maximum`, link by link; equal values give a warning."""
     value, need = f"{chain.request_ms} ms", f"less than {chain.delivery_ms} ms"
-    setting = "request.timeout.ms, or --transaction-timeout, which sets the delivery timeout"
+    setting = "--transaction-timeout, which sets the delivery timeout"
     severity, why = Severity.OK, "a lost request is sent again within the transaction"
     if chain.request_ms >= chain.delivery_ms:
         severity = Severity.WARNING
@@ -135,7 +135,7 @@ class Timeout:
 
 def explained(settings: PipelineSettings, chain: TimeoutChain, retention_min: int | None) -> dict[str, Any]:
     """Return the chain in order, whether it holds (null: unknown), and the other timeouts."""
-    links = list(_links(settings, chain))
+    links = list(_links(chain))
     values = [link.ms for link in links]
     known = [ms for ms in values if ms is not None]
     rising = all(low < high for low, high in itertools.pairwise(known))
@@ -146,9 +146,8 @@ def explained(settings: PipelineSettings, chain: TimeoutChain, retention_min: in
     }
 
 
-def _links(settings: PipelineSettings, chain: TimeoutChain) -> Iterator[Timeout]:
-    given = "request.timeout.ms" in settings.connection.properties
-    by = "request.timeout.ms in --client-config" if given else "librdkafka's default for request.timeout.ms"
+def _links(chain: TimeoutChain) -> Iterator[Timeout]:
+    by = "librdkafka's default for request.timeout.ms"
     yield Timeout("request", chain.request_ms, by, "the request is sent again, within the delivery timeout")
     again = (
         "the record counts as not delivered: the transaction is aborted, and the next attempt writes the range again"

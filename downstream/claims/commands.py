@@ -264,9 +264,9 @@ def set_position_command(
 
     \b
     Examples:
-      python -m downstream claims set-position --group brew-ledger --to earliest
-      python -m downstream claims set-position --group brew-ledger --to timestamp --at 2026-01-31T06:00:00Z
-      python -m downstream claims set-position --group brew-ledger --to offset --offset 5000 --partitions 0,3
+      python -m downstream claims set-position --group brew-receive --to earliest
+      python -m downstream claims set-position --group brew-receive --to timestamp --at 2026-01-31T06:00:00Z
+      python -m downstream claims set-position --group brew-receive --to offset --offset 5000 --partitions 0,3
     """  # noqa: D301 - click's own mark
     cluster = _connected(bootstrap, claims)
     client = admin(cluster)

@@ -107,7 +107,7 @@ class TopicRetention:
     @property
     def remedy(self) -> str:
         """The settings to change so that claims outlive records."""
-        forever = "give 0 to keep claims forever"
+        forever = "give 0 to keep claims forever (not in Redis)"
         if self.longest_s is None:
             return forever
         return f"raise --keep-days above {self.longest_s / _SECONDS_A_DAY:g}, lower segment.ms, or {forever}"

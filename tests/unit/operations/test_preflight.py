@@ -295,9 +295,6 @@ def test_the_chain_stands_in_its_order_with_who_sets_each_and_what_happens() -> 
     assert [(one["name"], one["ms"]) for one in links] == order
     assert all(one["set_by"] and one["exceeded"] for one in [*links, *timeouts()["beside"]])
     assert chain_text(timeouts()) == "request 30 s < delivery 54 s < transaction 60 s < brokers' maximum 900 s: holds"
-    given = replace(settings(), connection=Connection("k:9092", {"request.timeout.ms": "10000"}))
-    by = [explained(one, CHAIN, None)["chain"][0]["set_by"] for one in (given, settings())]
-    assert ("--client-config" in by[0], "default" in by[1]) == (True, True)
 
 
 @pytest.mark.parametrize(
