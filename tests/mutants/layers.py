@@ -290,6 +290,53 @@ LAYER_BUGS: list[LayerBug] = [
         "            self._replay_log.offsets.update(record.letter.offset for record in records)\n",
         _REPLAY + "test_a_transaction_that_failed_marks_nothing",
     ),
+    LayerBug(
+        "watchdog-dead-behind-a-fork",
+        "A process forked from a watched one, as Spark's workers are, has no watchdog of its own.",
+        "brew/watchdog.py",
+        "watchdog = _watchdog(os.getpid())",
+        "watchdog = _watchdog(0)",
+        "tests/unit/brew/test_watchdog.py::test_a_call_that_hangs_ends_the_process_and_says_where",
+    ),
+    LayerBug(
+        "return-behind-a-name",
+        "A carriage return between a member's name and its colon hides that the name occurs twice.",
+        "pipeline/enrichment.py",
+        " or _TAB in value or _RETURN in value:",
+        " or _TAB in value:",
+        "tests/unit/pipeline/test_enrich.py::test_no_blank_behind_a_name_hides_that_it_stands_twice",
+    ),
+    LayerBug(
+        "older-answer-granted",
+        "After a failed survey, a partition is granted from the previous one, which may say that there is no position.",
+        "brew/driver/leases.py",
+        "            self._facts = {}\n            self._next_survey = time.monotonic() + error.pause_s\n",
+        "            self._next_survey = time.monotonic() + error.pause_s\n",
+        "tests/unit/brew/driver/test_lease_coordinator.py::"
+        "test_what_came_back_is_granted_by_a_new_answer_of_the_brokers_only",
+    ),
+    LayerBug(
+        "log-asked-before-position",
+        "The end of the log is read before the position, so a busy group seems to be past the end.",
+        "brew/driver/partitions.py",
+        """        positions = committed(self._reader, source.name, chosen, deadline)
+
+        def behind""",
+        """        logs = log_offsets(self.admin, source.name, chosen, deadline)
+        positions = committed(self._reader, source.name, chosen, deadline)
+
+        def behind""",
+        "tests/unit/brew/driver/test_partitions.py::"
+        "test_the_log_is_asked_behind_the_position_so_that_a_busy_group_is_never_ahead_of_it",
+    ),
+    LayerBug(
+        "goal-one-short",
+        "A drain considers a partition done one offset before its goal.",
+        "brew/driver/leases.py",
+        "if goals is not None and position >= goals.get(partition, 0):",
+        "if goals is not None and position >= goals.get(partition, 0) - 1:",
+        "tests/unit/brew/driver/test_assignments.py::test_a_partition_is_done_at_its_goal_and_not_one_offset_before",
+    ),
 ]
 
 HARMLESS_IN_LAYERS: list[LayerBug] = [
