@@ -58,7 +58,7 @@ def _of(known: Collection[str], default: Sequence[str] = ()) -> Callable[..., li
 @option(
     *("--orders", "counts"),
     multiple=True,
-    default=["4000000"],
+    default=["1000000,4000000"],
     callback=_numbers,
     help="Numbers of orders to drain, separated by commas; 0 means none.",
 )
