@@ -15,7 +15,7 @@ import urllib3
 from brew.cli import checked_group, option
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import BrewError
+from brew.errors import BrewError, UsageError
 from brew.kafka import topics
 from brew.kafka.clients import KafkaError, KafkaException, admin, mapped, producer, reach
 from brew.kafka.log_reader import LogRecord
@@ -192,6 +192,11 @@ def call_command(url: str, group: str, *, dead_letter: str, as_json: bool, **giv
     retries = Retries(given["attempts"], given["back_off_s"], given["most_back_off_s"])
     settings = VirtualSettings(calls, given["most_uncovered"], retries, OnFailure(given["on_failure"]))
     loop = loop_settings(given, group)
+    if settings.on_failure is OnFailure.DEAD_LETTER and dead_letter == loop.topic:
+        raise UsageError(
+            f"--dead-letter is {dead_letter!r}, the topic that is read (--topic): a record that fails would be read "
+            "again and again; name another one"
+        )
     loop = dataclasses.replace(loop, batch=min(loop.batch, settings.batch))
     stop = stop_event(follow=loop.follow)
     if settings.on_failure is OnFailure.DEAD_LETTER:

@@ -20,10 +20,21 @@ from brew.kafka.topic_reader import readable_headers
 from brew.kafka.topics import Topic, TopicSpec
 from brew.names import READ_COMMITTED, checked_topic, quantity
 from brew.offsets import Headers, SourcePosition
-from brew.records import ERROR_MESSAGE, ERROR_OMITTED, ERROR_OMITTED_HEADERS, ERROR_REASON, MARKS_TOPIC, REPLAYED_COUNT
+from brew.records import (
+    ERROR_MESSAGE,
+    ERROR_OFFSET,
+    ERROR_OMITTED,
+    ERROR_OMITTED_HEADERS,
+    ERROR_PARTITION,
+    ERROR_REASON,
+    ERROR_TOPIC,
+    MARKS_TOPIC,
+    REPLAYED_COUNT,
+)
 from operations.options import chosen_partitions
 
 _MOST_DIGITS = 9  # Python refuses thousands, which another program may write
+_ERROR_POSITION = (ERROR_TOPIC, ERROR_PARTITION, ERROR_OFFSET)
 NO_REASON = b"unknown"
 """The reason shown for a record that no pipeline wrote."""
 
@@ -59,6 +70,15 @@ class DeadLetter:
     def source(self) -> SourcePosition | None:
         """The record's position on the input; None if no pipeline wrote this dead letter."""
         return None if dict(self.headers).get(ERROR_REASON) is None else SourcePosition.of(self.headers)
+
+    @property
+    def output(self) -> str | None:
+        """The position of the failed record if it is an output of the source, as with `brew call`; else None."""
+        source, errors = self.source, dict(self.headers[len(self.own_headers) :])
+        if source is None or errors.get(ERROR_TOPIC) is None:
+            return None
+        read = [(errors.get(name) or b"").decode("utf-8", "replace") for name in _ERROR_POSITION]
+        return None if read == [source.topic, str(source.partition), str(source.offset)] else "/".join(read)
 
     @property
     def own_headers(self) -> list[tuple[str, bytes | None]]:

@@ -89,6 +89,13 @@ class ReplayRules:
         source = letter.source
         if source is None:
             kind, why = SkipReason.FOREIGN, "it has no error and source headers: it was not written by a pipeline"
+        elif (output := letter.output) is not None:
+            # The source was processed already: written back, the output would be processed as one more input.
+            kind = SkipReason.FOREIGN
+            why = (
+                f"its record is {output}, an output of {source}, and not of the input; to send it again, let "
+                "`brew call --topic` read this dead-letter topic, with another --group and --dead-letter"
+            )
         elif source.topic != self.input:
             kind = SkipReason.FOREIGN
             why = f"it came from {source.topic}, not from {self.input}; set --input to {source.topic}"

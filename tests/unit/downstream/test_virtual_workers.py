@@ -326,6 +326,13 @@ def test_a_dead_letter_that_the_brokers_refuse_ends_the_program(monkeypatch: pyt
         caller.give_up(Record(0, b"k", b"0"), GONE, 1)
 
 
+def test_the_topic_that_is_read_does_not_get_its_dead_letters() -> None:
+    """Each of them would be read, fail and be written again."""
+    words = ["--url", "http://127.0.0.1:1", "--topic", "t", "--dead-letter", "t", "--bootstrap", "127.0.0.1:1"]
+    with pytest.raises(UsageError, match="--dead-letter is 't', the topic that is read"):
+        call.call_command.main(words, standalone_mode=False)
+
+
 @dataclass
 class Scene:
     """A member, its gate for handlers, and what it told the loop."""

@@ -29,14 +29,18 @@ from brew.names import READ_COMMITTED, ExitCode
 from brew.offsets import Committed, LogOffsets, SourcePosition
 from brew.records import (
     ERROR_MESSAGE,
+    ERROR_OFFSET,
     ERROR_OMITTED,
     ERROR_OMITTED_HEADERS,
+    ERROR_PARTITION,
     ERROR_REASON,
+    ERROR_TOPIC,
     REPLAYED_COUNT,
     REPLAYED_FROM,
     REPLAYED_TIMESTAMP,
 )
 from brew.signals import Stopped
+from downstream.virtual import call as caller
 from operations.dlq import command
 from operations.dlq import dead_letter as marking
 from operations.dlq import replay as replaying
@@ -113,6 +117,46 @@ def test_what_keeps_a_letter_where_it_is(rules: ReplayRules, letter: DeadLetter,
     large = RULES.replay_record("dead", LETTER, b"z" * 100_000)
     assert isinstance(large, SkippedDeadLetter)
     assert large.why is SkipReason.TOO_LARGE
+
+
+def written_by_call(monkeypatch: pytest.MonkeyPatch, headers: list[tuple[str, bytes]]) -> DeadLetter:
+    """The dead letter that `brew call` writes for a record of `out` with these headers."""
+    client = Mock()
+    client.flush.return_value = 0
+    monkeypatch.setattr(caller, "producer", lambda *_given, **_settings: client)
+    record = FakeRecord(9, b"gold-1", b"enriched", headers=headers)
+    caller.Caller("http://nowhere", 5.0, NOWHERE, "out", "calls", 1).give_up(record, ValueError("no"), 1)
+    written = [(name, text if isinstance(text, bytes) else text.encode()) for name, text in _headers_of(client)]
+    return DeadLetter(0, 5, b"gold-1", b"enriched", written, 0)
+
+
+def _headers_of(client: Mock) -> list[tuple[str, str | bytes]]:
+    return client.produce.call_args.kwargs["headers"]
+
+
+@pytest.mark.parametrize("topic", ["in", "out"])
+def test_an_output_whose_call_failed_is_no_record_of_the_input(monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
+    """Its headers name its source: it was written to the pipeline's input, and its order was processed twice."""
+    headers = [("trace", b"t"), *SourcePosition("in", 1, 7, 1).headers()]
+    skipped = replace(RULES, input=topic).skipped(written_by_call(monkeypatch, headers))
+    assert skipped is not None
+    assert skipped.why is SkipReason.FOREIGN
+    assert "its record is out/3/9, an output of in/1/7#1, and not of the input" in skipped.message
+    assert ("`brew call --topic`" in skipped.message, "--input" in skipped.message) == (True, False)
+
+
+def test_a_record_that_no_pipeline_wrote_goes_back_to_the_topic_of_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    letter = written_by_call(monkeypatch, [("trace", b"t")])
+    assert (letter.source, letter.output) == (SourcePosition("out", 3, 9), None)
+    assert replace(RULES, input="out").skipped(letter) is None
+
+
+def test_a_letter_of_a_pipeline_that_reads_outputs_is_a_record_of_its_input() -> None:
+    """The last headers of a name count: the source of its input, and a call's errors there, come before."""
+    place = [(ERROR_TOPIC, b"in"), (ERROR_PARTITION, b"1"), (ERROR_OFFSET, b"7")]
+    carried = [*SourcePosition("first", 0, 3).headers(), *ERRORS, (ERROR_TOPIC, b"out"), (ERROR_OFFSET, b"1")]
+    letter = replace(LETTER, headers=[*carried, *ERRORS, *place, *SOURCE.headers()])
+    assert (letter.output, RULES.skipped(letter)) == (None, None)
 
 
 @pytest.mark.parametrize(
