@@ -413,7 +413,9 @@ def _settings(
     described = topics.describe_one(place.admin, target, deadline)
     max_bytes = topics.max_message_bytes(place.admin, target, deadline)
     batch = min(BATCH_BYTES, max_bytes)
-    if not option["dry_run"]:
+    if option["dry_run"]:
+        place.check_cleanup_policy()  # of a replay log that exists; a dry run creates none
+    else:
         batch = min(batch, topics.max_message_bytes(place.admin, place.create_replay_log().name, deadline))
     return ReplaySettings(
         option["group"],

@@ -242,6 +242,7 @@ class DeadLetterTopics:
     dead_letter: Topic
     marks: Topic | None
     _read: dict[int, ReplayLog] = field(default_factory=dict)
+    _policy_checked: bool = False
 
     def partitions(self, chosen: Sequence[int]) -> list[int]:
         return chosen_partitions(chosen, self.dead_letter.name, self.dead_letter.partitions)
@@ -286,15 +287,19 @@ class DeadLetterTopics:
         raise LookupError(f"{source.topic}/{source.partition}/{source.offset} no longer holds the record")
 
     def create_replay_log(self) -> Topic:
-        """Return the replay log topic, created if it does not exist; `Refused` if it has too few partitions."""
+        """Return the replay log topic, created if missing; `Refused` if it has too few partitions or loses entries."""
         if self.marks is None:
             wanted = TopicSpec(
                 checked_topic(self.dead_letter.name + MARKS_TOPIC, "DLQ_TOPIC (--dead-letter) with '.replayed'"),
                 self.dead_letter.partitions,
-                {"cleanup.policy": "compact"},
+                {topics.CLEANUP_POLICY: "compact"},
             )
             deadline = Deadline(ASK_S)
-            topics.create(self.admin, [wanted], deadline)
+            try:
+                topics.create(self.admin, [wanted], deadline)
+            except Refused as error:
+                by_hand = f"{quantity(wanted.partitions, 'partition')} and {topics.CLEANUP_POLICY}=compact"
+                raise type(error)(f"{error}; made by hand, it needs {by_hand}") from error
             self.marks = topics.describe_all(self.admin, [wanted.name], deadline)[wanted.name]
         if self.marks.partitions < self.dead_letter.partitions:
             raise Refused(
@@ -302,7 +307,23 @@ class DeadLetterTopics:
                 f"{self.dead_letter.partitions}; add partitions to {self.marks.name} (`kafka-topics --alter --topic "
                 f"{self.marks.name} --partitions {self.dead_letter.partitions}`)"
             )
+        self.check_cleanup_policy()
         return self.marks
+
+    def check_cleanup_policy(self) -> None:
+        """Refuse a replay log that retention deletes from: a letter without an entry is replayed. Asks once."""
+        if self.marks is None or self._policy_checked:
+            return
+        name = self.marks.name
+        policy = topics.cleanup_policy(self.admin, name, Deadline(ASK_S))
+        if "delete" in policy.split(","):
+            raise Refused(
+                f"the replay log {name} has cleanup.policy {policy}: once retention has deleted its entries, their "
+                "dead letters would be replayed again; set it to compact (`kafka-configs --alter --topic "
+                f"{name} --add-config cleanup.policy=compact`), and leave out with --offsets what was replayed before "
+                "the entries that it still has"
+            )
+        self._policy_checked = True
 
 
 def open_dead_letter_topics(connection: Connection, dead_letter: str) -> DeadLetterTopics:

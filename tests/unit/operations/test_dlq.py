@@ -439,13 +439,42 @@ def test_a_replay_commits_under_a_group_of_its_own(monkeypatch: pytest.MonkeyPat
     """Under the pipeline's, it would move the pipeline's own offsets. A dry run creates no topic."""
     monkeypatch.setattr(command.topics, "describe_one", lambda *_: SimpleNamespace(partitions=4))
     monkeypatch.setattr(command.topics, "max_message_bytes", lambda *_: 1000)
-    place: Any = SimpleNamespace(admin=None, connection=NOWHERE)
+    place: Any = SimpleNamespace(admin=None, connection=NOWHERE, check_cleanup_policy=Mock())
     option = {"dry_run": True, "group": "g", "transaction_timeout": 5.0, "most_replays": 3, "by_key": False}
     found = command._settings(place, "in", DeadLetterFilter(), None, option | {"crash_point": None})
     assert (found.group, found.transaction.group, found.dry_run) == ("g", "g.dlq-replay", True)
+    assert place.check_cleanup_policy.called, "it would show letters of which the replay log has lost the entries"
 
 
 TOPICS = DeadLetterTopics(NOWHERE, None, Topic("dlq", "id", 1, 1), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept"), [("compact", True), ("", True), ("delete", False), ("compact,delete", False)]
+)
+def test_a_replay_log_that_retention_deletes_from_is_refused(
+    monkeypatch: pytest.MonkeyPatch, policy: str, *, kept: bool
+) -> None:
+    """After its retention, old letters were written back once more. The brokers are asked once, not per transaction."""
+    asked = Mock(return_value=policy)
+    monkeypatch.setattr(marking.topics, "cleanup_policy", asked)
+    there = replace(TOPICS, marks=Topic("dlq.replayed", "marks", 1, 1))
+    for check in (there.create_replay_log, there.check_cleanup_policy):
+        if kept:
+            check()
+        else:
+            with pytest.raises(Refused, match=rf"dlq\.replayed has cleanup\.policy {policy}: .*=compact`"):
+                check()
+    assert asked.call_count == (1 if kept else 2)
+    TOPICS.check_cleanup_policy()  # nothing was ever replayed
+
+
+def test_a_replay_log_that_may_not_be_created_says_how_to_make_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic made with Kafka's defaults has one partition and loses its entries after a week."""
+    refused = Refused("topic 'dlq.replayed' is missing and could not be made: no; make it by hand")
+    monkeypatch.setattr(marking.topics, "create", Mock(side_effect=refused))
+    with pytest.raises(Refused, match=r"by hand; made by hand, it needs 1 partition and cleanup\.policy=compact$"):
+        replace(TOPICS).create_replay_log()
 
 
 def test_dead_letters_are_read_as_far_as_readers_are_given_them(monkeypatch: pytest.MonkeyPatch) -> None:
