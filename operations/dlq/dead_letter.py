@@ -33,6 +33,7 @@ from brew.records import (
 )
 from operations.options import chosen_partitions
 
+_FETCHED_HEADERS_BYTES = 1024 * 1024  # a letter has only their number; Kafka's default limit of a record
 _MOST_DIGITS = 9  # Python refuses thousands, which another program may write
 _ERROR_POSITION = (ERROR_TOPIC, ERROR_PARTITION, ERROR_OFFSET)
 NO_REASON = b"unknown"
@@ -74,7 +75,7 @@ class DeadLetter:
     @property
     def output(self) -> str | None:
         """The position of the failed record if it is an output of the source, as with `brew call`; else None."""
-        source, errors = self.source, dict(self.headers[len(self.own_headers) :])
+        source, errors = self.source, dict(self.error_headers)
         if source is None or errors.get(ERROR_TOPIC) is None:
             return None
         read = [(errors.get(name) or b"").decode("utf-8", "replace") for name in _ERROR_POSITION]
@@ -96,19 +97,36 @@ class DeadLetter:
         """True if the record's own headers were too large for a dead letter and exist only on the input."""
         return self._has(ERROR_OMITTED_HEADERS)
 
+    @property
+    def error_headers(self) -> list[tuple[str, bytes | None]]:
+        """The last block of error and source headers."""
+        return list(self.headers[len(self.own_headers) :])
+
     def _has(self, header: str) -> bool:
-        return any(name == header for name, _ in self.headers[len(self.own_headers) :])
+        return any(name == header for name, _ in self.error_headers)
+
+    def is_letter_of(self, value: bytes | None, headers: Headers) -> bool:
+        """Return whether a record has the value and headers that this letter kept, and the size of those omitted."""
+        errors = dict(self.error_headers)
+        value_size, count = (errors.get(name) for name in (ERROR_OMITTED, ERROR_OMITTED_HEADERS))
+        same_value = value is not None and value_size == b"%d" % len(value) if self.omitted else value == self.value
+        same_headers = count == b"%d" % len(headers) if self.headers_omitted else list(headers) == self.own_headers
+        return same_value and same_headers
 
     @property
     def replays(self) -> int:
         """How often the record had been replayed before it was rejected this time."""
-        count = dict(self.own_headers).get(REPLAYED_COUNT) or b""
-        return int(count) if count.isdigit() and len(count) <= _MOST_DIGITS else 0
+        return _number(dict(self.own_headers).get(REPLAYED_COUNT))
 
     @property
     def size(self) -> int:
-        """Size of key, value and headers in bytes."""
-        return record_size(self.key, self.value, self.headers)
+        """Size of key, value and headers in bytes, with those that a replay fetches from the input."""
+        fetched = _number(dict(self.error_headers).get(ERROR_OMITTED)) + self.headers_omitted * _FETCHED_HEADERS_BYTES
+        return record_size(self.key, self.value, self.headers) + fetched
+
+
+def _number(digits: bytes | None) -> int:
+    return int(digits) if digits is not None and digits.isdigit() and len(digits) <= _MOST_DIGITS else 0
 
 
 def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
@@ -270,11 +288,10 @@ class DeadLetterTopics:
         """Return a letter with the value and headers to which it refers; `LookupError` if the input lost them."""
         if not letter.omitted and not letter.headers_omitted:
             return letter
-        came = self._original(letter)
-        headers = [*readable_headers(came), *letter.headers] if letter.headers_omitted else letter.headers
-        return replace(letter, value=came.value() if letter.omitted else letter.value, headers=headers)
+        value, headers = self._original(letter)
+        return replace(letter, value=value, headers=[*headers, *letter.error_headers])
 
-    def _original(self, letter: DeadLetter) -> LogRecord:
+    def _original(self, letter: DeadLetter) -> tuple[bytes | None, Headers]:
         source = letter.source
         if source is None:
             raise LookupError("it has no source position")
@@ -282,8 +299,10 @@ class DeadLetterTopics:
         if log.first <= source.offset < log.last_stable:
             span = {source.partition: (source.offset, source.offset + 1)}
             for batch in scan(self.connection, source.topic, span, READ_COMMITTED):
-                if batch[0].key() == letter.key:
-                    return batch[0]
+                # A recreated input has other records at the same offsets, maybe with the same key.
+                value, headers = batch[0].value(), readable_headers(batch[0])
+                if batch[0].key() == letter.key and letter.is_letter_of(value, headers):
+                    return value, headers
         raise LookupError(f"{source.topic}/{source.partition}/{source.offset} no longer holds the record")
 
     def create_replay_log(self) -> Topic:

@@ -487,22 +487,52 @@ def test_dead_letters_are_read_as_far_as_readers_are_given_them(monkeypatch: pyt
     assert spans == [(span, READ_COMMITTED) for span in ((3, 8), (5, 8), (3, 6))]
 
 
+def referring(value_bytes: str | None, headers: str | None) -> DeadLetter:
+    """A dead letter that omits its record's value, of so many bytes, or so many headers, or both."""
+    omitted = [(ERROR_OMITTED, value_bytes), (ERROR_OMITTED_HEADERS, headers)]
+    own = LETTER.own_headers if headers is None else []
+    errors = [(name, text.encode()) for name, text in omitted if text is not None]
+    value = b"whole" if value_bytes is None else None
+    return replace(LETTER, value=value, headers=[*own, *ERRORS, *errors, *SOURCE.headers()])
+
+
+def test_a_transaction_counts_the_values_that_it_fetches() -> None:
+    """A letter without its value had a few bytes: a transaction of 1000 held as many whole values in memory."""
+    own = sum(len(name) + len(text or b"") for name, text in referring("5", None).headers) + len(b"gold-1")
+    assert (referring("5", None).size, referring(None, None).size) == (own + 5, LETTER.size + len(b"whole") - len(b"x"))
+    assert referring(None, "1").size > 1024 * 1024
+    assert referring("no number", None).size == own + len("no number") - len("5")
+    many = [replace(referring("3000000", None), offset=offset) for offset in range(5)]
+    assert [len(chunk) for chunk in replaying._chunks(iter([many]))] == [2, 2, 1]
+
+
 def test_what_stayed_on_the_input_is_taken_from_there_as_long_as_it_is_the_same_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A topic that was created again has another record at that offset."""
-    came = FakeRecord(7, b"gold-1", b"whole", headers=[("own", b"o")])
+    came = FakeRecord(7, b"gold-1", b"whole", headers=[("trace", b"t")])
     log = LogOffsets(7, 8, 9)
     monkeypatch.setattr(marking, "log_offsets", lambda *_: {1: log})
     monkeypatch.setattr(marking, "scan", lambda *_: [[came]])
-    valueless, headless = (
-        replace(LETTER, headers=[*LETTER.headers, (name, b"1")]) for name in (ERROR_OMITTED, ERROR_OMITTED_HEADERS)
-    )
+    valueless, headless = referring("5", None), referring(None, "1")
     assert TOPICS.whole(valueless) == replace(valueless, value=b"whole")
-    assert TOPICS.whole(headless) == replace(headless, headers=[("own", b"o"), *headless.headers])
+    assert TOPICS.whole(headless) == replace(headless, headers=[("trace", b"t"), *headless.headers])
+    assert TOPICS.whole(referring("5", "1")).value == b"whole"
+    others = [
+        replace(valueless, key=b"gold-2"),
+        replace(valueless, headers=[("trace", b"u"), *valueless.error_headers]),
+        referring("6", None),
+        referring("5", "2"),
+        replace(headless, value=b"other"),
+        referring(None, "2"),
+    ]
+    for other in others:
+        with pytest.raises(LookupError, match="in/1/7 no longer holds"):
+            TOPICS.whole(other)
+    came = FakeRecord(7, b"gold-1", None, headers=[("trace", b"t")])
     with pytest.raises(LookupError, match="in/1/7 no longer holds"):
-        TOPICS.whole(replace(valueless, key=b"gold-2"))
-    log = LogOffsets(0, 7, 9)
+        TOPICS.whole(valueless)
+    came, log = FakeRecord(7, b"gold-1", b"whole", headers=[("trace", b"t")]), LogOffsets(0, 7, 9)
     with pytest.raises(LookupError, match="in/1/7 no longer holds"):
         TOPICS.whole(valueless)
 
