@@ -210,11 +210,14 @@ class AtMostOnce(AtLeastOnce):
             NotOwned: a claim was not granted; those before it in ``batches`` are processed nevertheless.
         """
         for batch in batches:
-            if not self._heartbeater.claim_messages(batch.partition, self._held[batch.partition], batch.until):
+            ours, known = self._held[batch.partition], self._heartbeater.held().get(batch.partition)
+            # Claimed, but not worked on: the answer was lost, or the pattern has a position of its own (a ledger).
+            claimed = known is not None and known.token == ours.token and batch.until <= known.position
+            if not claimed and not self._heartbeater.claim_messages(batch.partition, ours, batch.until):
                 raise NotOwned(
                     f"offsets {batch.start} to {batch.until} of partition {batch.partition} could not be claimed"
                 )
-            self._held[batch.partition] = replace(self._held[batch.partition], position=batch.until)
+            self._held[batch.partition] = replace(ours, position=max(ours.position, batch.until))
             self._inner.handle([batch], context)
 
 

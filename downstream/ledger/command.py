@@ -231,6 +231,7 @@ class LedgerHandler(Handler):
         self._database = Database(settings, "brew-ledger")
         self._ledger = Ledger(group, topic)
         self._made = False
+        self._ahead: dict[int, int] = {}  # partition -> a position above the log's end at the time
         self.booked = LedgerResult()
 
     def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
@@ -243,12 +244,25 @@ class LedgerHandler(Handler):
             rows = self._ledger.lock(connection, [assignment.partition for assignment in assignments])
         starts = {}
         for assignment in assignments:
+            self._check_end(rows[assignment.partition].next_offset, assignment)
             begin = start(rows[assignment.partition], assignment)
             if begin.alarm is not None:
                 self.booked.alarms.append(begin.alarm)
                 self._tell(begin.alarm)
             starts[assignment.partition] = begin.offset
         return starts
+
+    def _check_end(self, at: int, assignment: AssignedPartition) -> None:
+        """
+        Have a position above the log's end looked at again.
+
+        Raises:
+            RetryLater: the end was asked for before the row was locked, and another member may have booked meanwhile.
+        """
+        partition, before = assignment.partition, self._ahead.pop(assignment.partition, None)
+        if at > assignment.last_stable and at != before:
+            self._ahead[partition] = at
+            raise RetryLater(f"partition {partition} is at {at}, above the log's end: another process moved it", 0.1)
 
     def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
         partitions = [batch.partition for batch in batches]

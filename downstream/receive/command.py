@@ -208,7 +208,7 @@ def _run(settings: LoopSettings, receiver: Receiver, deliverer: Deliverer | None
     try:
         result = consume("downstream receive", settings, receiver, given, stop, prepare)
         if deliverer is not None and not stop.is_set():
-            deliverer.drain(Deadline(settings.patience_s))
+            deliverer.drain(Deadline(settings.patience_s), stop)
     finally:
         if deliverer is not None:
             deliverer.stop(Deadline(_ASK_S))

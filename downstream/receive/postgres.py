@@ -6,7 +6,7 @@ Also its background threads: one deletes old claims, one sends requests from the
 
 from __future__ import annotations
 
-import time
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -264,16 +264,16 @@ class Deliverer(BackgroundThread):
             connection.execute(_LATER, [min(_LONGEST_WAIT_S, 0.2 * 2 ** min(attempts, 10)), number])
         return outcome
 
-    def drain(self, deadline: Deadline) -> None:
+    def drain(self, deadline: Deadline, stop: threading.Event) -> None:
         """
-        Return once nothing is left to send.
+        Return once nothing is left to send, or ``stop`` is set.
 
         Raises:
             Refused: requests are left at the deadline.
         """
         watching = Database(self._database.settings, "brew-outbox-drain")
         try:
-            while (left := self._left(watching)) != 0:
+            while not stop.is_set() and (left := self._left(watching)) != 0:
                 self.check()
                 if deadline.expired():
                     reason = self._requests.reason or self._failure.reason
@@ -283,7 +283,7 @@ class Deliverer(BackgroundThread):
                         f"{masked_url(self._calls.url)} within {deadline.budget_s:g} s{last}; they stay in the outbox, "
                         "and the next run sends them"
                     )
-                time.sleep(_LOOK_S)
+                stop.wait(_LOOK_S)
         finally:
             watching.close()
 

@@ -114,7 +114,7 @@ class Split:
         return (
             f"offsets-vanished: group {settings.group!r} has no committed offset in {where}, but counted its orders, "
             f"those below {until} at least; they would be counted twice. Brokers delete an offset "
-            "offsets.retention.minutes after its last commit. Count again with another --group"
+            "offsets.retention.minutes after its last commit. Count again with another --group and another --output"
         )
 
     @property
@@ -160,7 +160,7 @@ class Aggregate:
         if fresh and position > 0:
             return (
                 f"range-lost: {self.settings.deltas}[{self.partition}] begins at {position}, and none of it was ever "
-                "added; earlier records were deleted. Count again with another --group"
+                "added; earlier records were deleted. Count again with another --group and another --output"
             )
         checkpoint = self.store.checkpoint
         if checkpoint is not None and checkpoint.until > position:
@@ -175,7 +175,7 @@ class Aggregate:
         return (
             f"position-moved: {self.settings.changelog}[{self.partition}] holds {holds}, and the group stands at "
             f"{'no offset' if fresh else position} of {self.settings.deltas}[{self.partition}]; "
-            "deltas would be counted twice or skipped. Count again with another --group"
+            "deltas would be counted twice or skipped. Count again with another --group and another --output"
         )
 
     def _lost_tail(self, checkpoint: StoreCheckpoint) -> str | None:

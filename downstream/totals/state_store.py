@@ -224,7 +224,7 @@ def parse_checkpoint(value: bytes) -> tuple[int, int]:
     except ValueError as error:
         raise Refused(
             f"changelog-damaged: the changelog has {value[:80]!r} in place of a checkpoint, so another program wrote "
-            "it; only this program's group may write there. Count again with another --group"
+            "it; only this program's group may write there. Count again with another --group and another --output"
         ) from error
     return until, keys
 
@@ -344,7 +344,7 @@ def restore(
         raise Refused(
             f"changelog-damaged: {topic}[{partition}] has {keys} totals, but its last transaction left {told_keys}; "
             "its cleanup.policy must be compact, and no other program may write or delete there. "
-            "Count again with another --group, or restore the topic"
+            "Count again with another --group and another --output, or restore the topic"
         )
     if done:
         store.write({}, StoreCheckpoint(until, reached, keys))

@@ -100,7 +100,7 @@ def recreated(where: str, now: str, counted: str) -> str:
     """Return the refusal of an input, whose id is ``now``, if the orders counted were in a topic with another id."""
     return (
         f"topic-recreated: {where} has the id {now}, but the orders counted were in the topic with the id {counted}; "
-        "count again with another --group"
+        "count again with another --group and another --output"
     )
 
 
@@ -185,14 +185,15 @@ def position(partition: str, topic_id: str, committed: Committed | None, log: Lo
         raise Refused(
             f"position-moved: the offset {committed.offset} of {partition} was not committed by this program "
             f"(its metadata is {committed.metadata!r}); orders would be counted twice or skipped. "
-            "Count again with another --group"
+            "Count again with another --group and another --output"
         )
     if match["id"] != topic_id:
         raise Refused(recreated(partition, topic_id, match["id"]))
     if committed.offset < log.first:
         raise Refused(
             f"range-lost: {partition} begins at {log.first}, but the group is at {committed.offset}; the orders "
-            "between were deleted. Count again with another --group, and give the topic a longer retention"
+            "between were deleted. Count again with another --group and another --output, and give the topic a longer "
+            "retention"
         )
     return Position(committed.offset, int(match["began"]))
 
@@ -202,5 +203,5 @@ def require_within(partition: str, offset: int, log: LogOffsets) -> None:
     if offset > log.last_stable:
         raise Refused(
             f"offset-ahead: the group is at {offset} of {partition}, whose last stable offset is {log.last_stable}: "
-            "the topic was recreated, or its log was truncated. Count again with another --group"
+            "the topic was recreated, or its log was truncated. Count again with another --group and another --output"
         )

@@ -77,7 +77,7 @@ class Total:
         except ValueError as error:
             raise Refused(
                 f"{where} holds {error}, so this program did not write it; only its group may write there. "
-                "Count again with another --group"
+                "Count again with another --group and another --output"
             ) from error
 
     def document(self, key: bytes) -> bytes:

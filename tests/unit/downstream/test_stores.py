@@ -11,7 +11,9 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
+from itertools import repeat
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import MagicMock, Mock
@@ -44,7 +46,7 @@ from downstream.consume.handler import (
 )
 from downstream.ledger import check as ledger_check
 from downstream.ledger.check import Money, _expected
-from downstream.ledger.command import Ledger, OffsetRow, start
+from downstream.ledger.command import Ledger, LedgerHandler, OffsetRow, start
 from downstream.ledger.entry import Entry, Problem, entry
 from downstream.postgres import Database, DatabaseSettings, _remedy
 from downstream.receive import check as receive_check
@@ -84,6 +86,22 @@ def test_a_position_that_is_none_of_this_log_is_refused(row: OffsetRow, name: st
     with pytest.raises(Refused, match=f"^{name}: "):
         start(row, _assigned())
     assert [start(OffsetRow(3, offset, "id"), _assigned()).offset for offset in (10, 90)] == [10, 90]
+
+
+def test_a_position_above_an_end_that_was_asked_for_before_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two members of one group during a rolling restart: the other one books while this one waits for its rows."""
+    handler = LedgerHandler(DatabaseSettings("postgresql://h/d", "s"), "g", "t", lambda _: None, cast("Any", None))
+    rows = {3: OffsetRow(3, 95, "id")}
+    monkeypatch.setattr(handler, "_made", True)
+    monkeypatch.setattr(handler, "_database", MagicMock())
+    monkeypatch.setattr(handler, "_ledger", Mock(lock=lambda *_: rows))
+    for at in (95, 97):
+        rows[3] = OffsetRow(3, at, "id")
+        with pytest.raises(RetryLater, match=f"partition 3 is at {at}, above the log's end"):
+            handler.assigned([_assigned()], Deadline(5))
+    with pytest.raises(Refused, match=r"^offset-ahead: "):
+        handler.assigned([_assigned()], Deadline(5))
+    assert handler.assigned([replace(_assigned(), last_stable=97)], Deadline(5)) == {3: 97}
 
 
 def _entry(order: object, **changed: object) -> Entry:
@@ -839,14 +857,19 @@ def test_a_drain_of_the_outbox_waits_for_its_database_and_tells_what_failed(monk
         return session
 
     monkeypatch.setattr(Database, "transaction", transaction)
-    deliverer.drain(Deadline(9))
+    stop = threading.Event()
+    deliverer.drain(Deadline(9), stop)
     deliverer._requests.reason = "answered 503"
     answers = iter([3])
     with pytest.raises(Refused, match=r"^3 outbox rows .*, at last: answered 503; they stay"):
-        deliverer.drain(Deadline(1e-9))
+        deliverer.drain(Deadline(1e-9), stop)
     answers = iter([RetryLater("database: away")])
     with pytest.raises(Refused, match=r"^an unknown number of outbox rows"):
-        deliverer.drain(Deadline(1e-9))
+        deliverer.drain(Deadline(1e-9), stop)
+    answers, waiting = repeat(3), threading.Timer(0.05, stop.set)
+    waiting.start()
+    deliverer.drain(Deadline(60), stop)
+    assert stop.is_set(), "SIGTERM ends it"
 
 
 def test_a_thread_whose_store_stays_away_says_so(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

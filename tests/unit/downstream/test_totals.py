@@ -223,7 +223,7 @@ def test_a_position_goes_on_where_it_was_committed() -> None:
     ],
 )
 def test_a_position_that_would_miscount_is_refused_by_name(committed: Committed, named: str) -> None:
-    with pytest.raises(Refused, match=f"^{named}.*another --group"):
+    with pytest.raises(Refused, match=f"^{named}.*another --group and another --output"):
         position("t[0]", "id", committed, LOG)
 
 

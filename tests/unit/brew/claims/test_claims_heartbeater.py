@@ -200,6 +200,19 @@ def test_at_most_once_claims_before_it_works() -> None:
     assert calls[5:] == [("claim", (0, 7, 130))]
 
 
+def test_at_most_once_works_on_what_it_has_claimed_before_but_not_begun() -> None:
+    """The answer to a claim was lost, or a ledger starts where its database is; the log takes no claim twice."""
+    flow, _, heartbeater, calls = flow_of(AtMostOnce)
+    heartbeater.grants = False
+    heartbeater.holdings[0] = Holding(7, 120, 1e9)
+    flow.handle([PartitionBatch(0, 100, 120, [])], CONTEXT)
+    assert calls[1:] == [("handle", [(0, 120)])]
+    heartbeater.holdings[0] = Holding(8, 140, 1e9)
+    for end in (121, 140):
+        with pytest.raises(NotOwned, match="could not be claimed"):
+            flow.handle([PartitionBatch(0, 120, end, [])], CONTEXT)
+
+
 def test_at_most_once_does_not_repeat_a_batch_whose_store_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that broke does not say whether the effect happened."""
     flow, inner, _, calls = flow_of(AtMostOnce)
