@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import uuid
 from collections.abc import Callable
@@ -22,8 +23,8 @@ from mutants.mutant import Changes, Method, Mutant
 from proof.seed import orders, spoiled
 
 _MOST_CYCLES = 10
-# Most of the bugs are in the reading code of the connector's stand-in; scenarios of the other reader override this.
-_OPTIONS = ("--reader", "connector", "--transaction-timeout", "30", "--patience", "20", "--poll-interval", "0.01")
+# Some of the bugs are in the reading code of the connector's stand-in; scenarios of the other reader override this.
+_OPTIONS = ("--transaction-timeout", "30", "--patience", "20", "--poll-interval", "0.01")
 _BYTES = 1_000_000
 
 
@@ -118,8 +119,8 @@ class Scene:
             Refused: the run refused.
         """
         stop = threading.Event()
-        view = View(stop, cycles or _MOST_CYCLES)
-        self.stage.drain_locally("--journal", str(self.journals), *_OPTIONS, *options, view=view, stop=stop)
+        view, reader = View(stop, cycles or _MOST_CYCLES), ("--reader", os.environ.get("READER", "connector"))
+        self.stage.drain_locally("--journal", str(self.journals), *reader, *_OPTIONS, *options, view=view, stop=stop)
         if len(view.outcomes) >= _MOST_CYCLES and cycles is None and stop.is_set():
             self.signs.append(f"stalled: not drained after {_MOST_CYCLES} cycles")
         return view
