@@ -256,7 +256,7 @@ def test_an_id_that_no_header_can_carry_is_sent_and_the_urls_login_with_it(
         stage.group, stage.database, CallSettings(sink.url.replace("//", "//u:p%40ss@")), StoreCrash()
     )
     deliverer.start()
-    deliverer.drain(Deadline(60))
+    deliverer.drain(Deadline(60), threading.Event())
     deliverer.stop(Deadline(5))
     assert sink.counts()["effects"] == MESSAGES + 2
     assert logins == {"Basic dTpwQHNz"}
@@ -278,7 +278,7 @@ def _deliver(stage: ReceiveStage, sink: DemoServer) -> None:
     deliverer = Deliverer(stage.group, stage.database, CallSettings(sink.url), StoreCrash())
     deliverer.start()
     try:
-        deliverer.drain(Deadline(30))
+        deliverer.drain(Deadline(30), threading.Event())
     finally:
         deliverer.stop(Deadline(5))
 
