@@ -234,8 +234,8 @@ class Checker:
         if compared.elsewhere:
             outputs = quantity(compared.elsewhere, "output")
             doubts.append(
-                f"{outputs} in another partition than their key's, as if the topic had had fewer partitions; if it was "
-                "not expanded, the order of keys is broken"
+                f"{outputs} in another partition than the present numbers of partitions select, as if a topic had had "
+                "fewer; if none was expanded, the order of keys is broken"
             )
         for partition in sorted(compared.unplaced.keys() & self._deleted):
             outputs = quantity(compared.unplaced[partition].totals[Name.OFFSET_BEHIND], "output")

@@ -140,13 +140,12 @@ class Comparison:
     Compares inputs and outputs, interleaved in any way; lost inputs are known once both have ended.
 
     ``unplaced``: outputs of partitions without a committed offset. ``elsewhere`` counts outputs that are where their
-    key was if the topic had fewer partitions then, ``replaced`` those whose input compaction may have removed,
+    key was if a topic had fewer partitions then, ``replaced`` those whose input compaction may have removed,
     ``oversized`` dead letters that only the limits of the run justify.
     """
 
     def __init__(self, facts: BrokerFacts, found: Findings, lanes: dict[int, InputPartition]) -> None:
         self._facts, self._found, self._lanes = facts, found, lanes
-        self._same_shape = facts.output_partitions == len(lanes)
         fast = facts.profiles is None
         self._exact: dict[int, ExactMatch] = {p: exact_match(facts.input, p) if fast else _no_match for p in lanes}
         self._downstream_open = True
@@ -293,12 +292,26 @@ class Comparison:
             stream.last[source.partition] = source.offset
         if stream.topic != self._facts.output:
             return
-        place = source.partition
-        if not self._same_shape:
-            place = self._place_of(record, self._facts.output_partitions, source.partition)
+        place = self._place(record, source, self._facts.output_partitions)
         if record.partition != place:
             evidence = f"its source {at(source)} belongs in output partition {place}, to keep the order of its key"
             self._add(Name.NONMONOTONIC, stream, record, evidence)
+
+    def _place(self, out: Record, source: SourcePosition, partitions: int, *, kept: bool = True) -> int:
+        """
+        Return the output's partition in its topic, which has so many, or its own where that may be right.
+
+        ``kept``: its key is that of its input.
+        """
+        if not kept or partitions != len(self._lanes):
+            return self._place_of(out, partitions, source.partition if kept else None)
+        if out.partition == source.partition:
+            return out.partition
+        # Before the input was expanded to the output's count, the key selected the partition; without one, nothing did.
+        if not out.key or key_hash(out.key) % partitions == out.partition:
+            self.elsewhere += 1
+            return out.partition
+        return source.partition
 
     def _place_of(self, out: Record, partitions: int, before: int | None) -> int:
         """

@@ -253,9 +253,7 @@ class TransformComparison(Comparison):
         if (wrong := wrong_time(wanted.timestamp or entry.came.created, out)) is not None:
             return wrong
         partitions = len(self._facts.downstream.get(topic, ()))
-        kept = source.partition if wanted.key == entry.came.key else None
-        same = partitions == len(self._lanes) and kept is not None
-        place = source.partition if same else self._place_of(out, partitions, kept)
+        place = self._place(out, source, partitions, kept=wanted.key == entry.came.key)
         return None if out.partition == place else f"it belongs in partition {place}, to keep the order of its key"
 
     def _wrong_letter(self, entry: _Pending, out: Record, source: SourcePosition) -> str | None:

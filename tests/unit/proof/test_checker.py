@@ -17,6 +17,7 @@ from brew.records import ERROR_OMITTED, ERROR_REASON
 from proof.checking.checker import Checker
 from proof.checking.input_partition import BrokerFacts, Record
 from proof.findings import Name, Report, Verdict
+from proof.oracle import key_hash
 from proof.seed import orders
 
 
@@ -94,6 +95,13 @@ def repeat_elsewhere(h: History, number: int) -> None:
     h.dead.append(twin._replace(offset=9_999, headers=[(ERROR_REASON, b"not-json"), *twin.headers]))
 
 
+def misplace(h: History, number: int) -> None:
+    """Neither where its input is, nor where its key is: that may be from before the input was expanded."""
+    one = h.outputs[number]
+    right = {one.partition, key_hash(one.key or b"") % 3}
+    h.outputs[number] = one._replace(partition=min({0, 1, 2} - right))
+
+
 def invent(h: History, number: int) -> None:
     source = _source(h.outputs[number])
     ghost = h.inputs.pop(next(n for n, one in enumerate(h.inputs) if (one.partition, one.offset) == source))
@@ -140,7 +148,7 @@ def _source(record: Record) -> tuple[int, int]:
         (spoil_dead_letter, Name.CORRUPT),
         (spoil_reason, Name.CORRUPT),
         (swap, Name.NONMONOTONIC),
-        (changed(lambda one: one._replace(partition=(one.partition + 1) % 3)), Name.NONMONOTONIC),
+        (misplace, Name.NONMONOTONIC),
         (lambda h, n: h.committed.update([_source(h.outputs[n])]), Name.OFFSET_BEHIND),
         (lambda h, n: h.committed.update({_source(h.outputs[n])[0]: None}), Name.OFFSET_BEHIND),
         (lambda h, _at: h.committed.update({0: h.logs[0].end + 1}), Name.OFFSET_AHEAD),
