@@ -3,7 +3,7 @@ Check the promise record by record: every visible input exactly once downstream,
 
 Pure: takes records, batches and facts, and returns findings. Input, output and dead letters may be interleaved in any
 way, each in offset order per partition; a partition's raw batches come before its records. Memory grows with the
-partitions, open transactions, and records whose counterpart has not arrived yet.
+partitions, open transactions, and records whose counterpart has not arrived yet; `Checker.held_bytes` tells what stays.
 """
 
 from __future__ import annotations
@@ -59,7 +59,11 @@ class Checker:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that is never released: 16 bytes per range of input offsets without visible records."""
+        """
+        Memory that is never released.
+
+        16 bytes per range of input offsets without visible records, and a bit per output whose input retention removed.
+        """
         return sum(lane.held_bytes for lane in self._lanes.values())
 
     @property

@@ -243,6 +243,8 @@ class Comparison:
             self._add(Name.PHANTOM, stream, record, f"its source is {at(source)}, not in {self._facts.input}")
         elif source.offset < log.first:
             self.unverifiable += 1
+            if self._lanes[source.partition].below_start.add(source.offset, source.index):
+                self._duplicate(stream, record, source)
         elif source.offset >= log.last_stable:
             evidence = f"its source {at(source)} is not visible (LSO {log.last_stable})"
             self._add(Name.PHANTOM, stream, record, evidence)

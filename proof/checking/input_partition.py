@@ -2,7 +2,8 @@
 The checker's state of one input partition, and the layout of what readers can see; pure.
 
 While outputs arrive in source order, memory holds the records between the two read positions, plus 16 bytes per range
-of offsets without visible records (markers, aborted transactions). An input that is skipped is kept on its own.
+of offsets without visible records (markers, aborted transactions), and a bit per output whose input retention has
+removed. An input that is skipped is kept on its own.
 """
 
 from __future__ import annotations
@@ -106,6 +107,28 @@ class OffsetRanges:
         return 16 * len(self._starts)
 
 
+_PAGE_BYTES = 512
+_PAGE = 8 * _PAGE_BYTES
+
+
+class SeenSources:
+    """The sources below the log's start that have an output: a bit for each offset, in pages of 512 bytes."""
+
+    def __init__(self) -> None:
+        self._pages: dict[tuple[int, int], int] = {}
+
+    def add(self, offset: int, index: int) -> bool:
+        """Add a source, in any order; return whether it was there already."""
+        page, bit = divmod(offset, _PAGE)
+        seen = self._pages.get((index, page), 0)
+        self._pages[index, page] = seen | 1 << bit
+        return bool(seen >> bit & 1)
+
+    @property
+    def held_bytes(self) -> int:
+        return _PAGE_BYTES * len(self._pages)
+
+
 Early = tuple[str, Row]
 
 
@@ -114,7 +137,8 @@ class InputPartition:
     Inputs and outputs of one partition that wait to be matched.
 
     ``queue``: inputs in order; ``passed``: inputs skipped by a later output; ``early``: outputs whose input is not read
-    yet; ``behind``: sources at or above the committed offset that have an output.
+    yet; ``behind``: sources at or above the committed offset that have an output; ``below_start``: those with one whose
+    input retention has removed.
     """
 
     def __init__(self, first: int) -> None:
@@ -122,6 +146,7 @@ class InputPartition:
         self.passed: dict[int, Row] = {}
         self.early: dict[int, Early] = {}
         self.behind: set[int] = set()
+        self.below_start = SeenSources()
         self.read = first
         self._gaps = OffsetRanges()
 
@@ -175,7 +200,7 @@ class InputPartition:
     @property
     def held_bytes(self) -> int:
         """Memory that is not released while the logs are read."""
-        return self._gaps.held_bytes
+        return self._gaps.held_bytes + self.below_start.held_bytes
 
 
 _first = itemgetter(0)

@@ -186,6 +186,23 @@ def test_an_output_whose_source_retention_took_is_unverifiable() -> None:
     assert doubt.startswith("the sources of 4 outputs are below the input's log start (retention) and can't be ")
 
 
+def test_two_outputs_of_a_source_that_retention_took_are_duplicates_in_whatever_topic() -> None:
+    """Of records that came out, no input has to be seen for it; what is there once is unverifiable and no more."""
+    history = clean_history(2, partitions=1)
+    first = history.inputs[3].offset + 1
+    history.inputs = [one for one in history.inputs if one.offset >= first]
+    history.logs[0] = LogOffsets(first, history.logs[0].last_stable, history.logs[0].end)
+    removed = [one for one in history.outputs if _source(one)[1] < first]
+    again()(history, 0)
+    twin = removed[-1]
+    history.dead.append(twin._replace(offset=9_999, headers=[(ERROR_REASON, b"not-json"), *twin.headers]))
+    report = history.report(random.Random(1))
+    assert (report.verdict, report.totals, report.unverifiable) == (Verdict.VIOLATED, {Name.DUPLICATE: 2}, 6)
+    assert {one.evidence for one in report.findings} == {
+        f"its source in[0] offset {_source(one)[1]} came out before" for one in (removed[0], twin)
+    }
+
+
 def test_missing_output_behind_an_open_transaction_is_a_doubt_not_a_loss() -> None:
     history = clean_history(3)
     history.outputs.pop(0)

@@ -9,7 +9,7 @@ from harness.histories import batch
 
 from brew.cluster import RawBatch
 from brew.journal import Entry, Phase, Run, Step
-from proof.checking.input_partition import InputPartition, Layout, OffsetRanges, Row
+from proof.checking.input_partition import InputPartition, Layout, OffsetRanges, Row, SeenSources
 from proof.checking.journals import Acknowledged, check_fired, check_readers, check_secrets, check_stalls
 from proof.checking.transactions import Endings, RawLog
 from proof.findings import Finding, Findings, Name
@@ -67,6 +67,17 @@ def test_a_stretch_that_was_read_already_is_no_gap() -> None:
     assert (inputs.read, inputs.held_bytes, inputs.visible(4)) == (5, 0, True)
     inputs.skip_to(6)
     assert (inputs.read, inputs.held_bytes, inputs.visible(5), inputs.visible(6)) == (6, 16, False, True)
+
+
+def test_a_source_was_seen_once_it_was_added_and_no_other_one_was() -> None:
+    seen, some = SeenSources(), [*range(4090, 4100), 0, 1, 2 * 4096, 10**12]
+    assert seen.held_bytes == 0
+    for index in (0, 1):
+        assert [seen.add(offset, index) for offset in some] == [False] * len(some)
+    for _ in ("second", "third"):
+        assert all(seen.add(offset, index) for index in (0, 1) for offset in some)
+    assert not any(seen.add(offset, 0) for offset in (2, 4089, 4100, 2 * 4096 + 1, 10**12 + 1))
+    assert seen.held_bytes == 8 * 512
 
 
 def test_offsets_are_kept_as_ranges() -> None:

@@ -508,6 +508,27 @@ def test_a_duplicate_that_comes_before_the_record_in_its_own_partition_counts_to
     assert checker.report().verdict is Verdict.VIOLATED
 
 
+@pytest.mark.parametrize("transformed", [False, True])
+def test_below_the_inputs_start_a_source_is_told_from_others_by_partition_offset_and_index(transformed: bool) -> None:
+    """The last offset below it, too; their order can't be judged, since several outputs are read side by side."""
+    logs = {p: LogOffsets(3, 3, 3) for p in (0, 1)}
+    facts = BrokerFacts("in", "out", "dlq", logs, dict.fromkeys(logs, 3), 2)
+    checker = Checker(facts, None, Oracle("f", lambda record: record) if transformed else None)
+    checker.batches("out", 0, [batch(0, 20, A), batch(20, 1, A, "commit")])
+    second = list(SourcePosition("in", 0, 2, index=1).headers())
+    checker.output([output(2, 0), output(2, 1)._replace(headers=second), output(0, 2), output(1, 3)])
+    checker.output([output(2, 0, partition=1, of=1), output(1, 1, partition=1, of=1)])
+    assert checker.found.first() == []
+    checker.output([output(2, 4), output(2, 5)._replace(headers=second), output(1, 6, of=1)])
+    sources = (("in[0] offset 2", 4), ("in[0] offset 2", 5), ("in[1] offset 1", 6))
+    assert checker.found.first() == [
+        Finding(Name.DUPLICATE, "out", 0, offset, f"its source {source} came out before", *A)
+        for source, offset in sources
+    ]
+    assert (named(checker), checker.report().unverifiable) == ({"duplicate-output": 3}, 9)
+    assert checker.held_bytes == 3 * 512
+
+
 @pytest.mark.parametrize("copy", [0, 1])
 def test_a_duplicate_above_the_committed_offset_is_one_too(copy: int) -> None:
     """The first is told as out too early, each one behind it as its copy."""
