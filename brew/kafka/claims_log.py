@@ -26,7 +26,7 @@ from brew.claims.log import Appended, Entry, Item
 from brew.claims.messages import CONFIG, PARTITIONS
 from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
-from brew.errors import DeadlineExceeded, KafkaFailure, Refused, classify
+from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused, classify
 from brew.kafka import topics
 from brew.kafka.clients import SILENT_S, admin, consumer, is_cut_off, mapped, producer
 from brew.kafka.log_reader import LogRecord, ends_partition, scan
@@ -235,11 +235,7 @@ class ClaimsLog:
             with mapped(self._reading):
                 first = reader.poll(wait_s)
                 rest = [] if first is None else reader.consume(_BATCH, timeout=0)
-            for record in cast("list[LogRecord]", [message for message in (first, *rest) if message is not None]):
-                if self._is_record(record):
-                    self._refused = None
-                    self._waiting.append(self._entry(record))
-                    self._next[record.partition()] = record.offset() + 1
+            self._keep(cast("list[LogRecord]", [message for message in (first, *rest) if message is not None]))
             if all(self._next[partition] >= end for partition, end in until.items()):
                 entries, self._waiting = self._waiting, []
                 return entries
@@ -249,12 +245,23 @@ class ClaimsLog:
                 deadline.check("reading the claims topic")
             wait_s = min(_POLL_S, deadline.remaining_s())
 
-    def _is_record(self, record: LogRecord) -> bool:
-        error = record.error()
-        if error is None:
-            return True
+    def _keep(self, events: Sequence[LogRecord]) -> None:
+        """Keep all records, then raise for an error among them: the client returns none of these events again."""
+        failures: list[BrewError] = []
+        for event in events:
+            error = event.error()
+            if error is None:
+                self._refused = None
+                self._waiting.append(self._entry(event))
+                self._next[event.partition()] = event.offset() + 1
+            elif failure := self._failure(error):
+                failures.append(failure)
+        if failures:
+            raise next((one for one in failures if isinstance(one, Refused)), failures[0])
+
+    def _failure(self, error: KafkaError) -> BrewError | None:
         if error.code() == _NO_POSITION:
-            raise Refused(
+            return Refused(
                 f"topic {self._topic!r} no longer holds the next offset to read ({error.str()}): it was recreated or "
                 "emptied; start again"
             )
@@ -263,8 +270,8 @@ class ClaimsLog:
                 ends_partition(error, {KafkaError.UNKNOWN_TOPIC_OR_PART})
         except KafkaFailure as refused:
             self._refused = refused
-            raise
-        return False
+            return refused
+        return None
 
     def _entry(self, record: LogRecord) -> Entry:
         kind, time_ms = record.timestamp()

@@ -375,6 +375,25 @@ def test_a_read_that_was_refused_stays_refused_until_a_record_comes() -> None:
             log.read({0: 1}, Deadline(0.01))
 
 
+@pytest.mark.parametrize(
+    ("code", "raised"),
+    [(KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaFailure), (KafkaError._AUTO_OFFSET_RESET, Refused)],
+)
+def test_records_behind_an_error_of_the_same_call_are_kept(code: int, raised: type[Exception]) -> None:
+    """They were lost, and the next record moved the position past them: the reader's fold differed from the others'."""
+    log: Any = ClaimsLog.__new__(ClaimsLog)
+    log._connection, log._topic, log._answered_at = Connection("b:1"), "my.claims", time.monotonic()
+    log._next, log._waiting, log._refused = {0: 5}, [], None
+    denied = log_record(0, error=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    first, *rest, later = [log_record(offset, timestamp=(2, 0)) for offset in (5, 6, 7, 8)]
+    fetched = iter([[denied, log_record(0, error=KafkaError(code)), *rest], []])
+    log._reader = Mock(poll=Mock(side_effect=[first, later]), consume=lambda *_, **__: next(fetched))
+    with pytest.raises(raised):
+        log.read({0: 8}, Deadline(5))
+    assert log._refused is None, "a record came behind it"
+    assert [entry.offset for entry in log.read({0: 9}, Deadline(5))] == [5, 6, 7, 8]
+
+
 def test_a_missing_right_on_the_claims_topic_is_named_at_once(caplog: pytest.LogCaptureFixture) -> None:
     """Once, although heartbeats are tried again, and each attempt to join opens the topic anew."""
     for _ in range(2):
