@@ -105,12 +105,13 @@ class Member:
         self._subscribe()
 
     def _subscribe(self) -> None:
+        whose = self._consumer
         with mapped("subscribe"):
-            self._consumer.subscribe(
+            whose.subscribe(
                 [self._topic],
-                on_assign=lambda _, partitions: self._run_callback(self._assigned, partitions),
-                on_revoke=lambda _, taken: self._run_callback(self._revoked, taken),
-                on_lost=lambda _, taken: self._run_callback(self._lost, taken),
+                on_assign=lambda _, partitions: self._run_callback(whose, self._assigned, partitions),
+                on_revoke=lambda _, taken: self._run_callback(whose, self._revoked, taken),
+                on_lost=lambda _, taken: self._run_callback(whose, self._lost, taken),
             )
 
     def take(self, partitions: Collection[int], listener: Listener) -> None:
@@ -223,9 +224,9 @@ class Member:
         self._heard_at = time.monotonic()
         if not is_cut_off(self._consumer, self._connection, self._topic):
             return
+        given_up, self._consumer = self._consumer, self._made()
         # It can't tell any broker that it leaves, so don't wait for it.
-        _in_thread("give-up-consumer", self._consumer.close)
-        self._consumer = self._made()
+        _in_thread("give-up-consumer", given_up.close)
         gone, self._owned = sorted(self._owned), set()
         if self._listener is None:
             return
@@ -238,7 +239,9 @@ class Member:
 
     # The library calls these within consume() and close(), and would swallow their exceptions.
 
-    def _run_callback(self, callback: Any, partitions: list[TopicPartition]) -> None:
+    def _run_callback(self, whose: Consumer, callback: Any, partitions: list[TopicPartition]) -> None:
+        if whose is not self._consumer:  # it was given up: its partitions are lost already, and this is another thread
+            return
         try:
             callback([tp.partition for tp in partitions if tp.topic == self._topic])
         except BaseException as error:  # noqa: BLE001 - `poll` raises it

@@ -286,6 +286,28 @@ def test_a_member_that_lost_the_brokers_joins_again_with_a_new_consumer(created:
     until(lambda: created[0].closed, "the old consumer is closed")
 
 
+def test_a_consumer_that_was_given_up_calls_nobody_as_it_closes(created: list[Silent]) -> None:
+    """It closes in a thread of its own: the handler was stopped there while the member's thread told it of the loss."""
+    member, callbacks = Member(MemberSettings(Connection("nowhere:1"), "g", "in")), dict[str, Any]()
+    ours = [TopicPartition("in", 0)]
+    created[0].subscribe = lambda _topics, **given: callbacks.update(given)  # type: ignore[method-assign]
+    listener = Mock(assigned=Mock(return_value={0: 7}))
+    member.join(listener)
+    callbacks["on_assign"](created[0], ours)
+    closed = threading.Event()
+
+    def close() -> None:
+        for name in ("on_revoke", "on_lost", "on_assign"):
+            callbacks[name](created[0], ours)
+        closed.set()
+
+    created[0].close = close  # type: ignore[method-assign]
+    assert member.poll(10, 0) == {}
+    assert closed.wait(5)
+    assert [name for name, *_ in listener.mock_calls] == ["assigned", "lost"]
+    assert (member.owned, created[1].assigned) == (frozenset(), [])
+
+
 def test_the_last_report_of_a_member_waits_no_longer_than_it_may(created: list[Silent]) -> None:
     """Without brokers the library waits for them: a program that was stopped in an outage was killed for it."""
     member, held, answered = Member(MemberSettings(Connection("nowhere:1"), "g", "in")), threading.Event(), list[bool]()
