@@ -156,6 +156,7 @@ class ClaimsLog:
             writer.flush(0)
             raise DeadlineExceeded(f"append to topic {self._topic}: no answer within {deadline.budget_s:g} s")
         self._raise_first([error for error, _ in reports.values() if error is not None])
+        self._missing = False
         return [self._appended(reports[index][1]) for index in range(len(items))]
 
     def _writer(self) -> Producer:

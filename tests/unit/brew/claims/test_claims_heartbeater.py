@@ -27,7 +27,7 @@ from brew.claims.state import ClaimsView, Table
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Fatal, KafkaFailure, Refused
-from brew.kafka import claims_log
+from brew.kafka import claims_log, topics
 from brew.kafka.claims_log import ClaimsLog
 from brew.kafka.group_consumer import Member
 from downstream.claims.admin import ClaimsSnapshot, PauseRow
@@ -469,6 +469,23 @@ def test_a_claim_that_was_not_appended_in_time_is_not_appended_later() -> None:
     with pytest.raises(DeadlineExceeded):
         log.append([Item(0, b"k", b"v")], Deadline(5))
     log._producer.purge.assert_called_once_with()
+
+
+def test_a_topic_that_one_broker_did_not_know_once_is_not_deleted_since_it_was_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Weeks later, one answer of a broker that had just started ended the members: the first was never forgotten."""
+    log: Any = ClaimsLog.__new__(ClaimsLog)
+    log._connection, log._topic, log._answered_at = Connection("b:1"), "my.claims", time.monotonic()
+    log._admin, log._missing = Mock(), False
+    stored = log_record(0, timestamp=(2, 0))
+    log._producer = Mock(produce=lambda *_, on_delivery: on_delivery(None, stored))
+    monkeypatch.setattr(topics, "describe", lambda *_: {})
+    log._check_exists()
+    assert len(log.append([Item(0, b"k", b"v")], Deadline(5))) == 1
+    log._check_exists()
+    with pytest.raises(Refused, match="was deleted"):
+        log._check_exists()
 
 
 def test_a_log_that_was_made_again_ends_the_keeper_where_the_work_asks(shared: Shared) -> None:
