@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -77,7 +78,7 @@ class ClaimsLog:
             # A producer needs half a second before its first record (measured); it connects while the log is read.
             self._writer()
         self._reader: Consumer | None = None
-        self._answered_at, self._missing = time.monotonic(), False
+        self._failing_since, self._missing = math.inf, False
         self._next: dict[int, int] = {}
         self._waiting: list[Entry] = []
         self._refused: KafkaFailure | None = None  # the client library reports a missing Read once, then is silent
@@ -92,18 +93,24 @@ class ClaimsLog:
 
     @contextlib.contextmanager
     def _renewing(self) -> Iterator[None]:
-        """Replace, for the next call, a client that has lost the brokers for good and would fail forever."""
+        """
+        Replace, for the next call, a client that has lost the brokers for good and would fail forever.
+
+        Only a record that was read back shows that all is well: a cut-off reader does not keep appends from succeeding,
+        and a read of what there is asks no broker.
+        """
+        began = time.monotonic()
         try:
             yield
         except (DeadlineExceeded, KafkaFailure) as error:
             lacks = advice(str(error), self._connection.user, {"claims": self._topic}, self._connection.source)
             if lacks is not None:
                 _warn_once(f"{error}; {lacks}")
-            if time.monotonic() - self._answered_at >= SILENT_S:
+            self._failing_since = min(self._failing_since, began)
+            if time.monotonic() - self._failing_since >= SILENT_S:
                 self._check_exists()
                 self._replace_cut_off()
             raise
-        self._answered_at = time.monotonic()
 
     def _check_exists(self) -> None:
         """Refuse to go on if the topic was deleted, which clients take for an outage; once may be a broker's start."""
@@ -238,6 +245,8 @@ class ClaimsLog:
                 rest = [] if first is None else reader.consume(_BATCH, timeout=0)
             self._keep(cast("list[LogRecord]", [message for message in (first, *rest) if message is not None]))
             if all(self._next[partition] >= end for partition, end in until.items()):
+                if until:
+                    self._failing_since = math.inf
                 entries, self._waiting = self._waiting, []
                 return entries
             if deadline.expired():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -365,7 +366,7 @@ def test_denials_are_a_row_although_heartbeats_are_rare(interval_s: float, denie
 def test_a_read_that_was_refused_stays_refused_until_a_record_comes() -> None:
     """The client library reports a missing Read once; what follows looked like an outage."""
     log, reader = ClaimsLog.__new__(ClaimsLog), Mock()
-    log._connection, log._topic, log._answered_at = Connection("b:1"), "my.claims", time.monotonic()
+    log._connection, log._topic, log._failing_since = Connection("b:1"), "my.claims", math.inf
     log._reader, log._next, log._waiting, log._refused = reader, {0: 0}, [], None
     denied = Mock(**{"error.return_value": KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)})
     reader.poll.side_effect = chain([denied], repeat(None))
@@ -382,7 +383,7 @@ def test_a_read_that_was_refused_stays_refused_until_a_record_comes() -> None:
 def test_records_behind_an_error_of_the_same_call_are_kept(code: int, raised: type[Exception]) -> None:
     """They were lost, and the next record moved the position past them: the reader's fold differed from the others'."""
     log: Any = ClaimsLog.__new__(ClaimsLog)
-    log._connection, log._topic, log._answered_at = Connection("b:1"), "my.claims", time.monotonic()
+    log._connection, log._topic, log._failing_since = Connection("b:1"), "my.claims", math.inf
     log._next, log._waiting, log._refused = {0: 5}, [], None
     denied = log_record(0, error=KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
     first, *rest, later = [log_record(offset, timestamp=(2, 0)) for offset in (5, 6, 7, 8)]
@@ -398,7 +399,7 @@ def test_a_missing_right_on_the_claims_topic_is_named_at_once(caplog: pytest.Log
     """Once, although heartbeats are tried again, and each attempt to join opens the topic anew."""
     for _ in range(2):
         log = ClaimsLog.__new__(ClaimsLog)
-        log._connection, log._topic, log._answered_at = Connection("b:1"), "my.claims", time.monotonic()
+        log._connection, log._topic, log._failing_since = Connection("b:1"), "my.claims", math.inf
         for text in ("no answer", "Broker: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)"):
             with pytest.raises(Fatal), log._renewing():
                 raise Fatal(f"append to topic my.claims: {text}")
@@ -449,7 +450,7 @@ def test_a_stand_by_that_is_stopped_waits_for_nobody() -> None:
 def test_a_read_that_took_too_long_is_continued_and_nothing_is_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each record changes the fold once; one that was lost in between would leave its reader with another state."""
     log: Any = ClaimsLog.__new__(ClaimsLog)
-    log._connection, log._topic, log._answered_at = Connection("b:1"), "my.claims", time.monotonic()
+    log._connection, log._topic, log._failing_since = Connection("b:1"), "my.claims", math.inf
     log._next, log._waiting = {0: 5}, []
     new, fetched = Mock(), iter([log_record(5, timestamp=(2, 0)), *[None] * 9, log_record(6, timestamp=(2, 0))])
     log._reader = Mock(poll=lambda _wait_s: next(fetched), consume=Mock(return_value=[]))
@@ -462,9 +463,63 @@ def test_a_read_that_took_too_long_is_continued_and_nothing_is_read_twice(monkey
     assert (assigned.partition, assigned.offset) == (0, 7)
 
 
+def failing_log(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> Any:
+    """A log whose clients are looked into, but not replaced; ``clock``: the time that it sees."""
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    log: Any = ClaimsLog.__new__(ClaimsLog)
+    log._connection, log._topic, log._failing_since = Connection("b:1"), "my.claims", math.inf
+    log._next, log._waiting, log._refused = {0: 5}, [], None
+    log._check_exists, log._replace_cut_off = Mock(), Mock()
+    return log
+
+
+def test_a_reader_that_was_cut_off_is_found_although_appends_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With intervals of 2.5 s and less each append began anew, before the next read had failed for long enough."""
+    clock, answers = [0.0], list[Any]()
+
+    def poll(_wait_s: float) -> Any:
+        clock[0] += 1.0
+        return answers.pop() if answers else None
+
+    log = failing_log(monkeypatch, clock)
+    log._append, log._reader = Mock(return_value=[]), Mock(poll=poll, consume=Mock(return_value=[]))
+
+    def turn() -> None:
+        log.append([], Deadline(5))
+        assert log.read({}, Deadline(4, lambda: clock[0])) == []
+        with pytest.raises(DeadlineExceeded):
+            log.read({0: 7}, Deadline(4, lambda: clock[0]))
+
+    turn()
+    assert log._replace_cut_off.call_count == 0
+    turn()
+    assert log._replace_cut_off.call_count == 1
+    answers.append(log_record(5, timestamp=(2, 0)))
+    assert len(log.read({0: 6}, Deadline(4, lambda: clock[0]))) == 1
+    turn()
+    assert log._replace_cut_off.call_count == 1, "it had answered"
+
+
+def test_a_log_that_can_not_be_appended_to_is_looked_into_although_others_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Appends that fail at once leave time to read what others write, which said nothing about them."""
+    clock = [0.0]
+    log = failing_log(monkeypatch, clock)
+    log._append = Mock(side_effect=Fatal("append to topic my.claims: unknown topic"))
+    stored = iter([log_record(offset, timestamp=(2, 0)) for offset in (5, 6, 7)])
+    log._reader = Mock(poll=lambda _wait_s: next(stored), consume=Mock(return_value=[]))
+    for looked in (0, 0, 1):
+        assert len(log.read({}, Deadline(5))) == 1
+        with pytest.raises(Fatal):
+            log.append([], Deadline(5))
+        assert log._check_exists.call_count == log._replace_cut_off.call_count == looked
+        clock[0] += 3.0
+
+
 def test_a_claim_that_was_not_appended_in_time_is_not_appended_later() -> None:
     log: Any = ClaimsLog.__new__(ClaimsLog)
-    log._connection, log._topic, log._answered_at = Connection("b:1"), "my.claims", time.monotonic()
+    log._connection, log._topic, log._failing_since = Connection("b:1"), "my.claims", math.inf
     log._producer = Mock()
     with pytest.raises(DeadlineExceeded):
         log.append([Item(0, b"k", b"v")], Deadline(5))
@@ -476,7 +531,7 @@ def test_a_topic_that_one_broker_did_not_know_once_is_not_deleted_since_it_was_w
 ) -> None:
     """Weeks later, one answer of a broker that had just started ended the members: the first was never forgotten."""
     log: Any = ClaimsLog.__new__(ClaimsLog)
-    log._connection, log._topic, log._answered_at = Connection("b:1"), "my.claims", time.monotonic()
+    log._connection, log._topic, log._failing_since = Connection("b:1"), "my.claims", math.inf
     log._admin, log._missing = Mock(), False
     stored = log_record(0, timestamp=(2, 0))
     log._producer = Mock(produce=lambda *_, on_delivery: on_delivery(None, stored))
