@@ -298,7 +298,8 @@ class Member:
         """Record that these holdings are processed up to their positions; the next heartbeat reports it."""
         for partition, reached in done.items():
             if self._still_holds(partition, reached):
-                self.holdings[partition] = replace(self.holdings[partition], position=reached.position)
+                mine = self.holdings[partition]  # messages that were claimed are never worked on again
+                self.holdings[partition] = replace(mine, position=max(mine.position, reached.position))
 
     def _still_holds(self, partition: int, holding: Holding) -> bool:
         return partition in self.holdings and self.holdings[partition].token == holding.token

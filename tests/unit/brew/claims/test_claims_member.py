@@ -221,6 +221,16 @@ def test_claimed_messages_are_claimed_once(shared: Shared) -> None:
     assert b.holdings[0].position == 100
 
 
+def test_what_is_done_never_lowers_a_position_below_what_was_claimed() -> None:
+    """The log kept the higher one, but `held` went back, to messages that are not to be worked on again."""
+    _, a = owner()
+    assert a.claim_messages(0, a.holdings[0], 100, new_deadline())
+    a.progress({0: replace(a.holdings[0], position=60)})
+    assert a.holdings[0].position == 100
+    a.progress({0: replace(a.holdings[0], position=160)})
+    assert a.holdings[0].position == 160
+
+
 def test_a_paused_group_gives_everything_back_and_an_administrator_sets_its_position() -> None:
     """Even backwards; when the pause ends work goes on from there."""
     shared = Shared(2)
