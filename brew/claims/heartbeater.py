@@ -25,7 +25,7 @@ from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
 _POLLS_PER_INTERVAL = 10
 _MAX_POLL_S = 0.25
 _JOIN_S = 30.0
-_LEAVE_S = 3.0
+_LEAVE_S, _MOMENT_S = 3.0, 0.1
 _CALL_INTERVALS = 2
 DENIED_S, _LEAST_DENIALS, _UNSEEN_S = 10.0, 3, 30.0
 
@@ -103,26 +103,41 @@ class Heartbeater:
             raise
         with self._lock:
             self._publish()
-        self._thread = threading.Thread(target=self._run, name="claims", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="claims", daemon=True)
+        thread.start()
+        self._thread = thread
         return self
 
     def __exit__(self, *_error: object) -> None:
         self.leave()
 
     def leave(self) -> None:
-        """Release all held partitions, at the positions last reported, and end the thread. Idempotent."""
+        """
+        Release all held partitions, at the positions last reported, and end the thread, within `_LEAVE_S`. Idempotent.
+
+        Nothing is released while the log is out of reach: what was held becomes stale by itself.
+        """
         if self._end.is_set() or self._thread is None:
             return
         self._end.set()
-        self._thread.join(_LEAVE_S + self._call_timeout_s())
-        with self._lock, contextlib.suppress(DeadlineExceeded, KafkaFailure):
-            if self._failure is None:
-                self._member.progress(self._done)
-                self._member.leave(Deadline(_LEAVE_S))
-        with self._lock:
+        deadline = Deadline(_LEAVE_S)
+        self._thread.join(_MOMENT_S if self._failing() else deadline.remaining_s())
+        # A call that still waits for a broker holds the lock, and uses the log.
+        if self._thread.is_alive() or not self._lock.acquire(timeout=deadline.remaining_s()):
+            self._held = {}
+            return
+        try:
+            if self._failure is None and not self._failing():
+                with contextlib.suppress(DeadlineExceeded, KafkaFailure):
+                    self._member.progress(self._done)
+                    self._member.leave(deadline)
             self._publish()
+        finally:
+            self._lock.release()
         self._log.close()
+
+    def _failing(self) -> bool:
+        return self._failing_since < math.inf
 
     def held(self) -> dict[int, Holding]:
         """
@@ -220,7 +235,8 @@ class Heartbeater:
     def _publish(self) -> None:
         """Publish copies for the other threads, which never access the member itself; call it with the lock held."""
         if self._failure is None:
-            self._held, self._to_release = dict(self._member.holdings), self._member.to_release
+            self._held = {} if self._end.is_set() else dict(self._member.holdings)  # who leaves works on nothing
+            self._to_release = self._member.to_release
             owned = self._member.owned()
             self.owners = {p: claim.owner for p, claim in owned.items() if claim.owner is not None and not claim.free}
         with self._changed:

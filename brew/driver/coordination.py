@@ -19,6 +19,7 @@ from brew.kafka.claims_log import ClaimsLog
 from brew.names import ExitCode
 from brew.observability.status import Phase
 from brew.settings import ClaimsSettings, PipelineSettings
+from brew.signals import Stopped, interruptible
 
 if TYPE_CHECKING:
     from brew.driver.warm_up import WarmSpark
@@ -100,7 +101,12 @@ def alternate(
     while not stop.is_set():
         with ExitStack() as turn:
             try:
-                leadership = turn.enter_context(open_leadership())
+                with interruptible():
+                    opened = open_leadership()
+                    turn.push(opened)  # first, so that a signal within the next call leaves nothing behind
+                    leadership = opened.__enter__()
+            except Stopped:
+                return
             except (DeadlineExceeded, KafkaFailure) as error:
                 view.note(f"the claims topic is out of reach, trying again: {error}")
                 stop.wait(give_up.failed("the claims topic is out of reach", str(error)))
@@ -227,9 +233,9 @@ def run_sharing(
     try:
         view.start()
         try:
-            if _joined(heartbeater, shared):
-                with ExitStack() as membership:
-                    membership.callback(heartbeater.leave)
+            with ExitStack() as membership:
+                membership.callback(heartbeater.leave)
+                if _joined(heartbeater, shared):
                     run_loops(shared, runner, workers)
                     _die_if_crashed(shared, view)  # like a kill: nothing is released
         finally:
@@ -244,7 +250,10 @@ def _joined(heartbeater: Heartbeater, shared: RunContext) -> bool:
     give_up = GiveUpPolicy(shared.settings)
     while not shared.stop.is_set():
         try:
-            heartbeater.__enter__()
+            with interruptible():
+                heartbeater.__enter__()
+        except Stopped:
+            return False
         except (DeadlineExceeded, KafkaFailure) as error:
             shared.view.note(f"the claims topic is out of reach, trying again: {error}")
             shared.stop.wait(give_up.failed("the claims topic is out of reach", str(error)))

@@ -20,8 +20,9 @@ from harness.fakes import log_record
 from harness.programs import until
 from rich.console import Console
 
+from brew.claims import heartbeater as claims_heartbeater
 from brew.claims.heartbeater import Heartbeater, HeldPartitions, StandBy
-from brew.claims.log import Entry, Item
+from brew.claims.log import Appended, Entry, Item
 from brew.claims.member import Holding, Membership
 from brew.claims.messages import UNKNOWN_ID
 from brew.claims.state import ClaimsView, Table
@@ -414,6 +415,45 @@ def test_what_is_left_is_released_at_the_position_that_was_told_last(shared: Sha
         heartbeater.progress({1: replace(held[1], position=71), 0: replace(held[0], position=75)})
     assert released_positions(shared) == {0: (None, 75), 1: (None, 71)}
     assert heartbeater.held() == {}
+
+
+def test_who_leaves_while_a_call_waits_for_a_broker_does_not_wait_for_it(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process is killed ten seconds after SIGTERM, and the lock of the call was waited for. All becomes stale."""
+    monkeypatch.setattr(claims_heartbeater, "_LEAVE_S", 0.2)
+    asked, answered = threading.Event(), threading.Event()
+
+    def hang(*_: Any) -> list[Appended]:
+        asked.set()
+        answered.wait(9)
+        raise DeadlineExceeded("append: no answer")
+
+    with started_heartbeater(shared) as heartbeater:
+        monkeypatch.setattr(MemoryLog, "append", hang)
+        shared.now_ms += 600
+        assert asked.wait(5)
+        began = time.monotonic()
+        heartbeater.leave()
+        assert time.monotonic() - began < 1
+        assert heartbeater.held() == {}
+        answered.set()
+        thread: Any = heartbeater._thread
+        thread.join(5)
+        assert heartbeater.held() == {}, "nor once the call has ended"
+    assert {name for name, _ in released_positions(shared).values()} == {"a"}
+
+
+def test_who_leaves_while_heartbeats_fail_writes_nothing(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without brokers each more call would take seconds, and tell nobody."""
+    with started_heartbeater(shared) as heartbeater:
+        shared.down = True
+        shared.now_ms += 600
+        until(lambda: heartbeater.last_error is not None, "a failure")
+        append = Mock(side_effect=DeadlineExceeded("append: no answer"))
+        monkeypatch.setattr(MemoryLog, "append", append)
+        heartbeater.leave()
+        assert (append.call_count, heartbeater.held()) == (0, {})
 
 
 def test_a_position_told_under_an_earlier_claim_is_not_told_again(shared: Shared) -> None:

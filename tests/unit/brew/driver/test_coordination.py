@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from asyncio import CancelledError
@@ -9,7 +10,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any, Self, cast
 from unittest.mock import MagicMock, Mock
 
 import pytest
@@ -27,6 +28,7 @@ from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
 from brew.settings import PipelineSettings
+from brew.signals import handlers_kept, stop_on_signals
 from pipeline.__main__ import run_command, settings_of
 from pipeline.submit import same_options
 
@@ -432,3 +434,22 @@ def test_a_stop_ends_the_wait_for_a_claims_topic(monkeypatch: pytest.MonkeyPatch
     for (thread, answers), answer in ((standing_by, None), (sharing, False)):
         thread.join(5)
         assert answers == [answer]
+
+
+def test_a_signal_ends_the_attempt_to_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One takes up to 45 s without brokers, and the main thread, which makes it, heard of SIGTERM only at its end."""
+
+    def join(*_: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        raise AssertionError("it goes on")
+
+    leadership, patience, stop = FakeLeadership(), GiveUpPolicy(stand_by_settings()), threading.Event()
+    monkeypatch.setattr(FakeLeadership, "__enter__", join)
+    with handlers_kept():
+        stop_on_signals(stop)
+        coordination.alternate(lambda: leadership, Mock(), Mock(), stop, patience, DrainView())
+    assert leadership.log == ["left"], "what it may have begun is ended"
+    shared = run_context(parsed("--share"), threading.Event(), view=DrainView())
+    with handlers_kept():
+        stop_on_signals(stop)
+        assert not coordination._joined(cast("Any", SimpleNamespace(__enter__=join)), shared)
