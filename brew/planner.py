@@ -80,6 +80,8 @@ def check(fact: PartitionFacts, group: str) -> None:
     known_id = metadata.removeprefix(_ID_LABEL)[:_ID_LENGTH] if metadata.startswith(_ID_LABEL) else None
     command = f"kafka-consumer-groups --reset-offsets --group {shlex.quote(group)} --topic {fact.topic}"
     reset = f"set the position on purpose with {command}"
+    # Without the partition, Kafka's tool resets all of them, and the others would be read twice.
+    reset_partition = f"{reset}:{fact.partition}"
     if known_id is not None and known_id != fact.topic_id:
         raise Refused(
             f"topic-recreated: {position} stands at {offset} of topic id {known_id}, the topic has id {fact.topic_id}: "
@@ -88,12 +90,12 @@ def check(fact: PartitionFacts, group: str) -> None:
     if offset > fact.log.end:
         raise Refused(
             f"offset-ahead: {position} stands at {offset}, the log ends at {fact.log.end}: "
-            f"the log was truncated or made again; {reset}"
+            f"the log was truncated or made again; {reset_partition}"
         )
     if offset < fact.log.first:
         raise Refused(
             f"input-lost: {position} stands at {offset}, retention removed everything below {fact.log.first}: "
-            f"offsets [{offset}, {fact.log.first}) are gone; to go on without them, {reset} --to-earliest, "
+            f"offsets [{offset}, {fact.log.first}) are gone; to go on without them, {reset_partition} --to-earliest, "
             f"and raise retention.ms or retention.bytes of {fact.topic}"
         )
 

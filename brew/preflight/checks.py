@@ -309,7 +309,9 @@ def positions(facts: Iterable[PartitionFacts], group: str) -> Iterator[Finding]:
             recreated = kind == "topic-recreated"
             need = f"topic id {fact.topic_id}" if recreated else f"{fact.log.first} to {fact.log.end}"
             name = "topic-identity" if recreated else "position"
-            yield Finding(name, f"{position} in partition {fact.partition}", need, moved, why, Severity.UNSAFE)
+            where = fact.topic if recreated else f"{fact.topic}:{fact.partition}"
+            found, setting = f"{position} in partition {fact.partition}", f"{moved} --topic {where}"
+            yield Finding(name, found, need, setting, why, Severity.UNSAFE)
             return
     begun = [fact for fact in seen if fact.committed is not None]
     text = f"{len(begun)} of {len(seen)} partitions"

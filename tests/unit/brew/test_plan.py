@@ -63,8 +63,8 @@ KNOWN = replace(fact(5, metadata=position_metadata(IDENTITY) + "\x00junk"), topi
     ("facts", "refused"),
     [
         pytest.param(fact(7, first=7), None, id="at the log's begin"),
-        pytest.param(fact(6, first=7), r"input-lost: .*offsets \[6, 7\) are gone.*--to-earliest", id="retention"),
-        pytest.param(fact(0, first=7), r"input-lost: .*offsets \[0, 7\) are gone.*--to-earliest", id="0 is a position"),
+        pytest.param(fact(6, first=7), r"input-lost: .*offsets \[6, 7\) are gone.* in:3 --to-earliest", id="retention"),
+        pytest.param(fact(0, first=7), r"input-lost: .*\[0, 7\) are gone.* in:3 --to-earliest", id="0 is a position"),
         pytest.param(fact(100), None, id="at the log's end"),
         pytest.param(fact(101), "offset-ahead", id="the log was cut, or made again"),
         pytest.param(fact(80, stable=60), None, id="behind the last stable offset, an upstream transaction is open"),
@@ -83,7 +83,9 @@ def test_a_position_that_would_lose_or_double_records_is_refused(facts: Partitio
     with pytest.raises(Refused, match=refused) as caught:
         check(facts, "g")
     assert "group 'g' in in[3] " in str(caught.value)
-    assert "--reset-offsets --group g --topic in" in str(caught.value)
+    # Kafka's tool resets all partitions of a topic that is named alone: the others would be read twice.
+    reset = "--group g --topic in;" if "topic-recreated" in refused else "--group g --topic in:3"
+    assert f"kafka-consumer-groups --reset-offsets {reset}" in f"{caught.value};"
 
 
 @pytest.mark.parametrize(("committed", "lag"), [(None, 53), (10, 50), (59, 1), (60, 0), (61, 0)])

@@ -278,6 +278,20 @@ def test_the_position_has_to_mean_what_it_meant(facts: list[PartitionFacts], sev
     assert {one.name: one.severity for one in positions(facts, "g")} == severities
 
 
+@pytest.mark.parametrize(
+    ("unsafe", "topic"),
+    [
+        (fact(2, 4), "in:2"),
+        (fact(2, 101), "in:2"),
+        (fact(2, 50, position_metadata("another" * 3 + "x")), "in"),
+    ],
+)
+def test_an_unsafe_position_advises_a_reset_of_its_partition_only(unsafe: PartitionFacts, topic: str) -> None:
+    """Kafka's tool resets all partitions of a topic that is named alone; a recreated topic needs that."""
+    (finding,) = positions([fact(0, 50), unsafe], "g")
+    assert finding.setting == f"kafka-consumer-groups --reset-offsets --topic {topic}"
+
+
 CHAIN = TimeoutChain(30_000, 54_000, 60_000, 900_000)
 
 
