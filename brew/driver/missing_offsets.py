@@ -6,6 +6,7 @@ Missing offsets: check the output for records of a partition before it starts wi
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -110,8 +111,9 @@ def resolve(
     last_outputs = {partition: last for partition, last in last_outputs.items() if partition not in positioned}
     if last_outputs and not restoring:
         raise _vanished(settings, last_outputs)
-    for partition, last in last_outputs.items():
-        _check_same_input(settings, missing[partition], last)
+    changed = {p: last for p, last in last_outputs.items() if not _is_same_input(settings, missing[p], last)}
+    if changed:
+        raise _recreated(settings, missing, changed)
     for partition, last in last_outputs.items():
         _fence_and_commit(settings, missing[partition], last.offset + 1)
     return set() if positioned else set(missing) - set(last_outputs)
@@ -125,6 +127,26 @@ def _vanished(settings: PipelineSettings, last_outputs: Mapping[int, LastOutput]
         f"{last_outputs[partition].offset} at least); "
         "either restore the position from the output's headers (--on-missing-position restore), "
         "or start over on purpose and double these records (--on-missing-position start-over)"
+    )
+
+
+def _recreated(
+    settings: PipelineSettings, facts: Mapping[int, PartitionFacts], changed: Mapping[int, LastOutput]
+) -> Refused:
+    """``changed``: the last output of each partition whose source is not in the input now."""
+    beyond_end = {p for p, last in changed.items() if last.offset >= facts[p].log.last_stable}
+    partition = min(beyond_end or changed)
+    name, offset = f"{settings.input}[{partition}]", changed[partition].offset
+    found = f"topic-recreated: the output's last record of {name} came from offset {offset}, where the input now has "
+    start_over = "start over on purpose (--on-missing-position start-over), best with a new output topic"
+    if beyond_end:
+        return Refused(f"{found}none: it was deleted and recreated, so nothing can be restored; {start_over}")
+    positions = ", ".join(f"{p} to {changed[p].offset + 1}" for p in sorted(changed))
+    command = f"kafka-consumer-groups --reset-offsets --group {shlex.quote(settings.group)} --topic {settings.input}"
+    return Refused(
+        f"{found}another record or none: it was deleted and recreated, unless your function changes keys or "
+        "timestamps, or the topic is compacted; if so, set the position of each of these partitions by hand and run "
+        f"again: {positions} ({command}:PARTITION --to-offset OFFSET); otherwise nothing can be restored: {start_over}"
     )
 
 
@@ -203,20 +225,17 @@ def _last_output(source: SourcePosition, record: LogRecord) -> LastOutput:
     return LastOutput(source.offset, record.key(), milliseconds if kind == _CREATE_TIME else None)
 
 
-def _check_same_input(settings: PipelineSettings, fact: PartitionFacts, last: LastOutput) -> None:
-    """Refuse if the input was deleted and recreated, so that its offsets belong to other records."""
+def _is_same_input(settings: PipelineSettings, fact: PartitionFacts, last: LastOutput) -> bool:
+    """Return whether the input holds the source of ``last``, or retention has deleted it."""
+    if last.offset < fact.log.first:
+        return True  # `input-lost` is checked elsewhere
+    if last.offset >= fact.log.last_stable:
+        return False
     span = {fact.partition: (last.offset, last.offset + 1)}
-    if fact.log.first <= last.offset < fact.log.last_stable:
-        for batch in scan(settings.connection, fact.topic, span, READ_COMMITTED, group=settings.group):
-            if all(last.came_from(record) for record in batch):
-                return
-    elif last.offset < fact.log.first:
-        return  # retention deleted it; `input-lost` is checked elsewhere
-    raise Refused(
-        f"topic-recreated: the output's last record of {fact.topic}[{fact.partition}] came from offset {last.offset}, "
-        "where the input now has another record or none: it was deleted and recreated, so nothing can be restored; "
-        "start over on purpose (--on-missing-position start-over), best with a new output topic"
-    )
+    for batch in scan(settings.connection, fact.topic, span, READ_COMMITTED, group=settings.group):
+        if all(last.came_from(record) for record in batch):
+            return True
+    return False
 
 
 def _fence_and_commit(settings: PipelineSettings, fact: PartitionFacts, offset: int | None) -> None:

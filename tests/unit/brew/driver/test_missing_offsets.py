@@ -255,3 +255,26 @@ def test_nothing_is_restored_from_an_output_of_another_input_of_that_name(
     else:
         assert resolve(RESTORE, *facts) == set()
         assert [brokers.positions[p].offset for p in (0, 1)] == [4, 10]
+
+
+def test_a_function_that_changes_keys_is_told_where_to_set_the_positions(brokers: Brokers) -> None:
+    """A masked key is not the source's, so nothing can be compared; to start over would double the whole output."""
+    masked = [record(3, key=b"masked"), record(9, partition=1, key=b"masked"), record(5, partition=2)]
+    brokers.output = {"out": [masked]}
+    with pytest.raises(Refused) as refused:
+        resolve(RESTORE, fact(0), fact(1), fact(2))
+    text = str(refused.value)
+    assert text.startswith("topic-recreated: the output's last record of in[0] came from offset 3, ")
+    assert "unless your function changes keys or timestamps" in text
+    assert "run again: 0 to 4, 1 to 10 (kafka-consumer-groups --reset-offsets --group g --topic in:PARTITION " in text
+    assert brokers.positions == {}
+
+
+def test_an_input_that_ends_before_the_last_output_was_recreated_whatever_the_function_changes(
+    brokers: Brokers,
+) -> None:
+    """There is no position to set: it would be behind the log's end."""
+    brokers.output = {"out": [[record(3, key=b"masked"), record(9, partition=1)]]}
+    with pytest.raises(Refused, match=r"^topic-recreated: .* in\[1\] came from offset 9, .* now has none: ") as refused:
+        resolve(RESTORE, fact(0), fact(1, stable=9))
+    assert "--reset-offsets" not in str(refused.value)
