@@ -276,9 +276,9 @@ class LeaseCoordinator:
     def _send_grant(self, fact: PartitionFacts, slot: int, share: int) -> None:
         goals, survey = self._shared.goals, self._planner.survey
         goal = None if goals is None else goals.get(fact.partition, fact.log.first)
+        first_time = survey.first_attempt(fact)  # first: it forgets a position in a topic that was recreated
         start = max(fact.position, survey.last_positions.get(fact.partition, 0))
         exempt = self._assignments.exempt_from_crash(fact.partition)
-        first_time = survey.first_attempt(fact)
         self._targets[fact.partition] = targets = survey.targets(fact)
         grant = Grant(fact.partition, start, targets, goal, first_time, exempt)
         self._shared.running[fact.partition] = OffsetRange(fact.topic, fact.partition, start, start + 1)
@@ -355,6 +355,7 @@ class LeaseCoordinator:
             # Its lease would be renewed for ever: if Spark only took it for lost, it would fence its successor again
             # and again.
             older.connection.close()
+            self._next_survey = 0.0  # the older worker may have committed since the last one
         self._assignments.sessions[session.slot] = session
         self._next_survey = 0.0 if self._facts and self._assignments.free(time.monotonic()) else self._next_survey
 

@@ -297,6 +297,8 @@ class PartitionSurvey:
         The permission is for this attempt only: it may commit whatever its outcome, and offsets may vanish later.
         """
         self._may_start.discard(fact.partition)
+        if fact.committed is None:  # `_resolve` checked a log with records; in an empty one, all that come are new
+            self.last_positions.pop(fact.partition, None)
         return fact.committed is None
 
     def _report_moved_back(self, partition: int, offset: int) -> None:

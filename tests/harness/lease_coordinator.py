@@ -68,6 +68,8 @@ class FakeCluster:
     )
 
     def first_attempt(self, fact: PartitionFacts) -> bool:
+        if fact.committed is None:
+            self.last_positions.pop(fact.partition, None)
         return fact.committed is None
 
     def targets(self, _fact: PartitionFacts) -> Targets:

@@ -231,6 +231,14 @@ def test_each_grant_asks_whether_it_may_begin_anew(plays: Plays, monkeypatch: py
     assert sorted(checked) == [0, 1, 2, 3]
 
 
+def test_a_partition_without_a_position_is_granted_from_its_first_record(plays: Plays) -> None:
+    """Its topic was recreated: where the old one had been read to says nothing, and would skip what comes first."""
+    cluster = FakeCluster(None, 100, 100, 100)
+    cluster.last_positions[0] = 40
+    granted = grants(plays(cluster).worker(0), 1)[0]
+    assert (granted.start, granted.first_time) == (0, True)
+
+
 def worker_without_a_position(plays: Plays) -> tuple[LeaseRun, WorkerSession]:
     """A worker with the only partition that is not done, and no survey that is due by itself."""
     play = plays(FakeCluster(None, 100, 100, 100), survey_s=60.0)
@@ -260,6 +268,16 @@ def test_what_a_dead_worker_held_is_granted_by_a_new_answer_too(plays: Plays) ->
     play.send(worker, None)
     again = grants(other, 1)[0]
     assert (again.first_time, again.start) == (False, 30)
+
+
+def test_what_a_replaced_worker_held_is_granted_by_a_new_answer_too(plays: Plays) -> None:
+    """Also if it has to rest after a failure: nothing else would ask for a new answer when the pause is over."""
+    play, worker = worker_without_a_position(plays)
+    play.cluster.committed[0] = 50
+    play.send(worker, outcome_message(Outcome(0, 0, 50, Status.COMMITTED, -1, 50)))
+    play.send(worker, outcome_message(Outcome(0, 50, 60, Status.FAILED)))
+    again = grants(play.worker(0), 1)[0]
+    assert (again.first_time, again.start) == (False, 50)
 
 
 def test_a_following_run_grants_without_an_end(plays: Plays) -> None:

@@ -406,6 +406,15 @@ def test_who_begins_anew_forgets_where_the_group_stood(run: Run) -> None:
     assert run.survey.last_positions == {}
 
 
+def test_a_topic_that_was_recreated_and_is_still_empty_begins_at_its_first_record(run: Run) -> None:
+    """Nothing has to be looked up for it, so the old position stayed: all records below it would have been lost."""
+    assert run.attempt()
+    run.survey.apply_outcome(Outcome(0, 0, 10, Status.COMMITTED))
+    run.cluster.topic_id, run.cluster.logs[0] = "topic-identity-number2", LogOffsets(0, 0, 0)
+    assert run.attempt()
+    assert run.survey.last_positions == {}
+
+
 def written(run: Run, fact: PartitionFacts) -> Committed:
     """What the kernel commits beside the offset of a range that it is given by this survey."""
     broker = Broker(committed=fact.committed)
