@@ -375,6 +375,9 @@ class LeaseCoordinator:
         if outcome.status is Status.CRASHED:
             self._shared.crashed.append(outcome)
             self._ended(outcome.partition)
+        elif outcome.status is Status.FAILED:  # its transaction may be open; before `reconcile`, which may end the run
+            failed = OffsetRange(self._settings.input, outcome.partition, outcome.start, outcome.until)
+            self._shared.lost[outcome.partition] = failed
         pause_s = self._planner.reconcile([outcome])
         if pause_s > 0:
             self._assignments.back_off(outcome.partition, time.monotonic() + pause_s)

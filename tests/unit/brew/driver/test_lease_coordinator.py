@@ -6,6 +6,7 @@ import queue
 import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -25,6 +26,7 @@ from brew.deadline import Deadline
 from brew.driver import leases
 from brew.driver.run_context import RunProgress
 from brew.errors import Fatal, Refused
+from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
 from brew.readers.direct.lease_server import WorkerSession
 from brew.readers.direct.messages import outcome_message, released_message
@@ -119,6 +121,34 @@ def test_a_transaction_that_did_not_end_well_is_planned_again_from_kafkas_answer
     again = grants(worker, 1)[partition]
     assert (again.start, again.exempt_from_crash, len(play.workers.worked_slots)) == (70, False, 2)
     assert time.monotonic() - began >= 0.05, "at once again would keep two pipelines in step"
+
+
+def test_a_failed_transaction_is_fenced_at_the_end_unless_it_is_attempted_again(play: LeaseRun) -> None:
+    """Its abort may have had no answer: readers of the output would wait for its time-out."""
+    worker, other, (partition, _), (another, _) = workers_with_grants(play)
+    failure = Outcome(partition, 40, 50, Status.FAILED, detail="no answer")
+    play.send(worker, outcome_message(failure))
+    play.send(worker, released_message(partition, 40))
+    grants(worker, 1)
+    assert play.shared.lost == {}, "the new attempt fences it"
+    play.send(other, outcome_message(replace(failure, partition=another)))
+    until(lambda: play.shared.lost == {another: OffsetRange("in", another, 40, 50)}, "what may be open")
+    play.stop.set()
+    play.send(other, released_message(another, 40))
+    run_ends(play, worker, other)
+    assert play.shared.lost.keys() >= {another}
+
+
+def test_a_failed_transaction_that_ends_the_run_is_fenced_too(plays: Plays) -> None:
+    play, deadline = plays(patience_s=1.0), Deadline(10)
+    worker, other, (partition, _), _ = workers_with_grants(play)
+    while not play.workers.restarts_stopped and not deadline.expired():
+        play.send(worker, outcome_message(Outcome(partition, 40, 50, Status.FAILED, detail="no answer")))
+        time.sleep(0.05)
+    play.send(worker, released_message(partition, 40))
+    run_ends(play, worker, other)
+    assert "last ended failed: no answer" in str(play.errors[0])
+    assert play.shared.lost[partition] == OffsetRange("in", partition, 40, 50)
 
 
 def test_a_crash_on_purpose_calls_everyone_back_before_it_is_told(play: LeaseRun) -> None:
