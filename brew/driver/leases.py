@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import time
 from collections.abc import Container, Iterable, Mapping
@@ -12,7 +13,10 @@ from brew.claims.heartbeater import ALL_PARTITIONS
 from brew.driver import assignor
 from brew.driver.run_context import RunContext, Runner
 from brew.driver.work_planner import SurveyFailedError, WorkPlanner
+from brew.errors import DeadlineExceeded, KafkaFailure, Refused
+from brew.kafka.log_reader import scan
 from brew.kafka.transaction import TransactionSettings
+from brew.names import READ_COMMITTED
 from brew.offsets import OffsetRange
 from brew.outcome import GOOD, Outcome, Status
 from brew.planner import PartitionFacts
@@ -28,7 +32,8 @@ class Assignments:
     The assignment of partitions to workers.
 
     ``sessions``: slot -> its worker's session. ``held``: partition -> slot. ``releasing``: partitions whose worker was
-    asked to release them. ``owned``: the partitions that this driver may grant.
+    asked to release them. ``owned``: the partitions that this driver may grant. ``reading``: the slots whose worker has
+    begun a transaction since it connected.
     """
 
     def __init__(self, shared: RunContext) -> None:
@@ -36,6 +41,7 @@ class Assignments:
         self.sessions: dict[int, WorkerSession] = {}
         self.held: dict[int, int] = {}
         self.releasing: set[int] = set()
+        self.reading: set[int] = set()
         self.owned: Container[int] = ALL_PARTITIONS
         self._partitions: set[int] = set()
         self._done: set[int] = set()
@@ -92,6 +98,7 @@ class Assignments:
         if self.sessions.get(session.slot) is not session:
             return False
         del self.sessions[session.slot]
+        self.reading.discard(session.slot)
         for partition in [p for p, slot in self.held.items() if slot == session.slot]:
             del self.held[partition]
             self.releasing.discard(partition)
@@ -136,6 +143,7 @@ _POLL_S = 0.02
 _REPORT_INTERVAL_S = 0.25
 _STARTUP_WAIT_S = 1.0
 """How long the first workers wait for the others, so that partitions are distributed only once."""
+_READ_S = 5.0
 
 
 class LeaseWorkers(Runner, Protocol):
@@ -179,6 +187,7 @@ class LeaseCoordinator:
         self._targets: dict[int, Targets] = {}
         self._next_survey = self._next_move = self._next_report = 0.0
         self._first_connected_at: float | None = None
+        self._unread_s, self._unread_checked_at = 0.0, time.monotonic()
         self._ending = False
 
     def run(self) -> None:
@@ -224,6 +233,7 @@ class LeaseCoordinator:
         try:
             facts, complete = self._planner.survey_partitions(lambda source: range(source.partitions))
         except SurveyFailedError as error:
+            self._unread_s = 0.0
             # An outdated answer may report no position for a partition, which would restart it at the first record.
             self._facts = {}
             self._next_survey = time.monotonic() + error.pause_s
@@ -255,6 +265,43 @@ class LeaseCoordinator:
         elif not self._assignments.sessions:
             reason = self._workers.last_failure() or "the cluster has no free slot"
             self._next_survey += self._planner.failed("no Spark task has reported", reason)
+        ready = {range_.partition for range_ in plan.ranges}
+        self._check_reading([fact for fact in facts if fact.partition in ready])
+
+    def _check_reading(self, unread: list[PartitionFacts]) -> None:
+        """
+        Refuse if workers can't reach the brokers and wait for their first record: their client library reports nothing.
+
+        Only a worker that has begun no transaction yet counts: it has called no function, and waits for records alone.
+
+        Raises:
+            Refused: for longer than --patience and two transaction time-outs they read nothing that this driver can.
+        """
+        now = time.monotonic()
+        # A process that was suspended has not waited.
+        waited_s, self._unread_checked_at = min(now - self._unread_checked_at, 2 * _SURVEY_INTERVAL_S), now
+        held = {fact.partition: fact for fact in unread if fact.partition in self._assignments.held}
+        if not held or any(self._assignments.held[p] in self._assignments.reading for p in held):
+            self._unread_s = 0.0
+            return
+        self._unread_s += waited_s
+        if self._unread_s <= self._settings.patience_s + 2 * self._settings.transaction_timeout_s:
+            return
+        if not any(self._readable(fact) for fact in held.values()):
+            self._unread_s = 0.0  # the log may hold no visible record, or this driver can't reach its leader either
+            return
+        raise Refused(
+            f"the workers have read no record of partitions {sorted(held)} of {self._settings.input} for "
+            f"{self._unread_s:.0f} s, which this driver can read: they may not reach the brokers; make the addresses "
+            "in the brokers' advertised.listeners reachable from the executors, then run again"
+        )
+
+    def _readable(self, fact: PartitionFacts) -> bool:
+        settings, span = self._settings, {fact.partition: (fact.position, fact.log.last_stable)}
+        with contextlib.suppress(KafkaFailure, DeadlineExceeded):
+            records = scan(settings.connection, fact.topic, span, READ_COMMITTED, idle_s=_READ_S, group=settings.group)
+            return next(records, None) is not None
+        return False
 
     def _drained(self) -> bool:
         return self._shared.goals is not None and self._assignments.drained()
@@ -338,9 +385,11 @@ class LeaseCoordinator:
         if self._assignments.sessions.get(session.slot) is not session:
             return  # a later session has the slot
         if "begun" in message:
+            self._assignments.reading.add(session.slot)
             self._shared.progress.begun(int(message["begun"]))
         outcome = parse_outcome(message)
         if outcome is not None:
+            self._assignments.reading.add(session.slot)
             if outcome.status in GOOD:
                 self._workers.worked(session.slot)
             self._outcome(outcome)
@@ -389,6 +438,7 @@ class LeaseCoordinator:
         self._assignments.released(partition, position)
         self._next_survey = 0.0
         if reason:
+            self._unread_s = 0.0
             pause_s = self._planner.failed(f"partition {partition} was released", reason)
             self._assignments.back_off(partition, time.monotonic() + pause_s)
 

@@ -25,7 +25,8 @@ class WorkerSettings:
     """
     Everything that a worker needs before its first grant; serialized to the executors, so it holds values only.
 
-    ``watched``: report the begin of each transaction, too; ``traced``: report trace links of records.
+    ``watched``: report the begin of each transaction, not only of the first one; ``traced``: report trace links of
+    records.
     """
 
     host: str

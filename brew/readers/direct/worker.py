@@ -392,6 +392,7 @@ class _LeaseWorker:
         self._settings, self._connection = settings, connection
         self._stops: dict[int, threading.Event] = {}
         self._threads: dict[int, threading.Thread] = {}
+        self._reported_begin = False
         self._limits = SharedLimits(TransactionSize.at_most(settings.max_records, settings.transaction.timeout_s))
 
     def handle_message(self, message: dict[str, object]) -> None:
@@ -420,7 +421,8 @@ class _LeaseWorker:
         crashed = threading.Event()
 
         def begun() -> None:
-            if self._settings.watched:
+            if self._settings.watched or not self._reported_begin:
+                self._reported_begin = True  # by the first one the driver knows that the brokers can be reached
                 self._connection.send(begun_message(grant.partition))
 
         def report(outcome: Outcome) -> None:

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,23 +15,27 @@ from harness.lease_coordinator import (
     FakeCluster,
     FakeConnection,
     FakeOwnership,
+    FakeWorkers,
     LeaseRun,
     grants,
     next_message,
+    run_context,
     two_workers,
     workers_with_grants,
 )
 from harness.waiting import until
 
+from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.driver import leases
+from brew.driver import leases, work_planner
 from brew.driver.run_context import RunProgress
-from brew.errors import Fatal, Refused
-from brew.offsets import OffsetRange
+from brew.errors import DeadlineExceeded, Fatal, Refused
+from brew.offsets import LogOffsets, OffsetRange
 from brew.outcome import Outcome, Status
-from brew.readers.direct.lease_server import WorkerSession
+from brew.planner import PartitionFacts
+from brew.readers.direct.lease_server import ReceivedMessage, WorkerSession
 from brew.readers.direct.messages import outcome_message, released_message
-from brew.settings import DirectSettings
+from brew.settings import DirectSettings, PipelineSettings
 
 Plays = Callable[..., LeaseRun]
 
@@ -493,3 +498,86 @@ def test_a_transaction_is_told_when_it_begins(play: LeaseRun, monkeypatch: pytes
     worker, _, (partition, _), _ = workers_with_grants(play)
     play.send(worker, {"begun": partition})
     assert begun.get(timeout=5) == partition
+
+
+class Reading:
+    """A coordinator whose only worker holds partition 0 and has read nothing; time passes only between its surveys."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.readable = 1000.0, True
+        monkeypatch.setattr(work_planner, "PartitionSurvey", lambda _shared: FakeCluster())
+        monkeypatch.setattr(leases, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(leases, "scan", self._scan)
+        settings = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
+        self.leases = leases.LeaseCoordinator(run_context(settings), FakeWorkers())
+        self.connects()
+
+    def connects(self) -> None:
+        connection: Any = FakeConnection()
+        self.session = WorkerSession(0, connection)
+        self.hears({"hello": {}})
+        self.leases._assignments.assign(0, 0)
+
+    def hears(self, message: dict[str, Any] | None) -> None:
+        self.leases._handle(ReceivedMessage(self.session, message))
+
+    def _scan(self, _connection: object, topic: str, ranges: object, *_: object, **__: object) -> Iterator[list[str]]:
+        assert (topic, ranges) == ("in", {0: (0, 60)})
+        if not self.readable:
+            raise DeadlineExceeded("scan of in: no record for 5 s")
+        yield ["a record"]
+
+    def surveys(self, times: int, partition: int = 0, every_s: float = 1.0) -> None:
+        for _ in range(times):
+            self.now += every_s
+            self.leases._check_reading([PartitionFacts("in", partition, "id", None, LogOffsets(0, 60, 100))])
+
+
+@pytest.fixture
+def reading(monkeypatch: pytest.MonkeyPatch) -> Reading:
+    return Reading(monkeypatch)
+
+
+def test_workers_that_reach_the_driver_and_not_the_brokers_end_the_run(reading: Reading) -> None:
+    """Their client library tries for ever and tells nobody, and the driver's surveys succeed."""
+    reading.surveys(240)  # --patience and two transaction time-outs
+    with pytest.raises(Refused, match=r"read no record of partitions \[0\] of in for 241 s, .* advertised\.listeners"):
+        reading.surveys(1)
+
+
+@pytest.mark.parametrize(
+    "sign", [{"begun": 0}, outcome_message(Outcome(0, 0, 9, Status.FENCED))], ids=["it has begun", "it has ended"]
+)
+def test_a_worker_that_has_read_once_may_take_as_long_as_it_likes(reading: Reading, sign: dict[str, Any]) -> None:
+    """A function may need an hour for its records; a worker that replaces this one has to read first, too."""
+    reading.surveys(240)
+    reading.hears(sign)
+    reading.surveys(10_000)
+    reading.hears(None)
+    reading.connects()
+    with pytest.raises(Refused, match="for 241 s"):
+        reading.surveys(241)
+
+
+def test_a_worker_without_records_or_that_reports_why_it_reads_none_does_not_end_the_run(reading: Reading) -> None:
+    """Others hold what has records, a reason was told, or the driver can't read it either: then it begins anew."""
+    reading.surveys(240)
+    reading.surveys(1, partition=1)
+    reading.surveys(240)
+    reading.hears(released_message(0, 0, "Denied: read of in[0]"))
+    reading.leases._assignments.assign(0, 0)
+    reading.surveys(240)
+    reading.readable = False
+    reading.surveys(1)
+    reading.readable = True
+    reading.surveys(240)
+    with pytest.raises(Refused, match="for 241 s"):
+        reading.surveys(1)
+
+
+def test_a_driver_that_was_suspended_has_not_waited(reading: Reading) -> None:
+    reading.surveys(200)
+    reading.surveys(1, every_s=3600.0)
+    reading.surveys(38)
+    with pytest.raises(Refused, match="for 241 s"):
+        reading.surveys(1)
