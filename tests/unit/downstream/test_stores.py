@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import socket
 import socketserver
 import threading
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -293,14 +291,21 @@ def test_a_session_whose_server_never_answers_ends_with_its_deadline() -> None:
 
 def test_a_session_that_has_answered_in_time_is_not_cut_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """It idles until the next batch, and its number may be another file's by then."""
-    monkeypatch.setattr(postgres, "_LOOK_S", 0.01)
-    guard, (session, server) = postgres._Guard(), socket.socketpair()
-    with session, server:
-        with guard.watching(cast("Any", session), Deadline(0.02)):
-            pass
-        time.sleep(0.1)
-        session.sendall(b"x")
-    guard.close()
+    monkeypatch.setattr(postgres, "_cut", cut := Mock())
+    guard, session = postgres._Guard(), cast("Any", Mock(fileno=lambda: 7))
+    guard._thread = Mock()
+
+    def look() -> None:
+        guard._closed = Mock(wait=Mock(side_effect=[False, True]))
+        guard._watch()
+
+    with guard.watching(session, Deadline(1e-9)):
+        pass
+    look()
+    cut.assert_not_called()
+    with guard.watching(session, Deadline(1e-9)):
+        look()
+    cut.assert_called_once_with(7)
 
 
 @pytest.mark.parametrize(
