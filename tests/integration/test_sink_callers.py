@@ -6,6 +6,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Barrier, Event, Thread, main_thread
 from types import SimpleNamespace
@@ -28,8 +29,10 @@ from brew.errors import Abortable, Refused, UsageError
 from brew.kafka import topics
 from brew.kafka.clients import READ_COMMITTED, TopicPartition, consumer
 from brew.kafka.group_requests import delete_group
+from brew.names import CrashMode, CrashPoint
 from brew.sink import sink as sinks
-from brew.sink.batch import Result, Status
+from brew.sink.batch import Result, SinkCrash, Status
+from brew.transaction import Transaction
 
 
 @pytest.fixture(params=[1, "tasks"], ids=["one", "tasks"])
@@ -71,6 +74,55 @@ def test_two_threads_do_not_share_a_sink(it: SinkStage) -> None:
     assert (first is True) != (second is True)
     assert "is writing a batch in another thread" in str(second if first is True else first)
     assert it.values() == numbers(1000, start=1000 if first is True else 2000)
+
+
+def held_at(point: CrashPoint, batch_id: int, file: Path) -> SinkCrash:
+    """Return what makes a batch's first attempt create FILE at a point, and wait for FILE.go."""
+
+    @dataclass(frozen=True)
+    class Hold(SinkCrash):  # in a function, so that Spark's Python gets it by value
+        file: str = ""
+
+        def crash(self, _point: CrashPoint, _transaction: Transaction | None) -> None:
+            Path(self.file).touch()
+            for _ in range(600):
+                if not Path(f"{self.file}.go").exists():
+                    Event().wait(0.1)
+
+    return Hold(point, batch_id, CrashMode.WORKER, file=str(file))
+
+
+# Where the first job waits, the other job's id, the first one's attempts, and what becomes of the first.
+JOBS: dict[str, tuple[CrashPoint, int, int, bool | str]] = {
+    "same-id": (CrashPoint.AFTER_SEND_OFFSETS, 5, 5, False),
+    "same-id-once": (CrashPoint.AFTER_FLUSH, 5, 1, "not written in 1 attempts.* Fenced: .* newer (attempt|instance)"),
+    "higher-id": (CrashPoint.AFTER_SEND_OFFSETS, 6, 5, "Kafka's position is batch 7 .*: ids have to grow"),
+    "lower-id": (CrashPoint.AFTER_FLUSH, 4, 5, True),
+}
+
+
+@pytest.mark.parametrize("case", JOBS)
+def test_a_batch_job_ends_the_transaction_of_another_one_of_its_name(it: SinkStage, case: str) -> None:
+    """The first job's rows are written, not committed, when the other one begins; its next attempt decides anew."""
+    point, other_id, attempts, expected = JOBS[case]
+    held = it.folder / "held"
+    first = it.sink(attempts=attempts, transaction_timeout_s=600, _crash=held_at(point, 5, held))
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(first.write, rows(it, 1000, 1000), 5)
+        try:
+            until(held.exists, "the first job's rows", 60)
+            assert it.stage.open_transactions(it.stage.names.output)
+            assert it.sink().write(rows(it, 0, 1000), other_id)
+            assert it.values() == numbers(1000)
+        finally:
+            Path(f"{held}.go").touch()
+        if isinstance(expected, str):
+            with pytest.raises(Abortable if attempts == 1 else Refused, match=expected):
+                job.result(60)
+        else:
+            assert job.result(60) is expected
+    it.stage.nothing_open(it.stage.names.output)
+    assert it.values() == numbers(2000 if expected is True else 1000)
 
 
 def test_another_frame_of_a_batch_that_is_written_is_refused_and_the_same_is_not(it: SinkStage) -> None:
