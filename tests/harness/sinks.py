@@ -144,6 +144,11 @@ class SinkStage:
     def more_partitions(self, topic: str, count: int) -> None:
         self.stage.admin.create_partitions([NewPartitions(topic, count)])[topic].result(20)
 
+        def known() -> bool:
+            return topics.describe(self.stage.admin, [topic], Deadline(STEP_S))[topic].partitions == count
+
+        until(known, "the new partitions")
+
     def recreate(self, topic: str, partitions: int = 3) -> None:
         self.stage.admin.delete_topics([topic])[topic].result(20)
         until(lambda: topic not in topics.describe(self.stage.admin, [topic], Deadline(STEP_S)), "the topic's end")

@@ -19,7 +19,7 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
 import brew
 from brew.errors import Refused, UsageError
-from brew.names import STEPS, ExitCode
+from brew.names import SINK_BATCH, STEPS, ExitCode
 from brew.observability.status import Transactions, from_json
 from brew.sink.position import PositionMetadata
 from brew.sink.query import in_few_tasks, tasks_of, wake_workers
@@ -330,15 +330,26 @@ def test_explain_and_xray_tell_which_batch_wrote_a_record_and_lag_that_a_sinks_g
     assert f"group {it.name} holds the position of a sink (the next batch is 1, of " in " ".join(text.split())
 
 
-def test_a_partition_may_be_added_while_the_query_runs(make: Any) -> None:
-    it = make("tasks")
-    it.feed(30)
+@BOTH
+def test_a_partition_may_be_added_while_the_query_runs(make: Any, writers: Any) -> None:
+    """Between two batches of one run: the next one writes to it, and each batch places its keys by one count."""
+    it = make(writers)
+    it.feed(90)
     sink = it.sink()
-    it.run(it.copied(), sink)
-    it.more_partitions(it.stage.names.output, 5)
-    it.feed(30, start=30)
-    it.run(it.copied(), sink)
-    assert it.values() == numbers(60)
+
+    def add_after_the_first(df: Any, batch_id: int) -> None:
+        sink(df, batch_id)
+        if batch_id == 0:
+            it.more_partitions(it.stage.names.output, 5)
+
+    it.run(it.source(most=30).select(sf.col("value").alias("key"), "value"), add_after_the_first)
+    assert it.values() == numbers(90)
+    counts: dict[int, set[int]] = {}
+    for record in it.stage.records(it.stage.names.output):
+        batch, key = int(dict(record.headers())[SINK_BATCH]), murmur2(record.key()) & 0x7FFFFFFF
+        counts[batch] = counts.get(batch, {3, 5}) & {n for n in (3, 5) if key % n == record.partition()}
+    assert counts == {0: {3}} | {batch: {5} for batch in range(1, len(counts))}
+    assert len(counts) >= 3
 
 
 def test_ways_to_write_may_change_between_runs(make: Any) -> None:
