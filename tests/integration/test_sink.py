@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import urllib.request
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from aiokafka.partitioner import murmur2
 from harness.operate import json_of, pipeline
@@ -21,6 +23,7 @@ import brew
 from brew.errors import Refused, UsageError
 from brew.names import SINK_BATCH, STEPS, ExitCode
 from brew.observability.status import Transactions, from_json
+from brew.sink import shared
 from brew.sink.position import PositionMetadata
 from brew.sink.query import in_few_tasks, tasks_of, wake_workers
 
@@ -243,12 +246,36 @@ def test_rows_of_one_partition_in_two_tasks_end_the_batch_which_is_shuffled_then
     """Brokers take the second task's first records for duplicates of the first one's, and say nothing."""
     it = make("tasks")
     it.feed(90)
+    sink = it.sink()
     with caplog.at_level("INFO", "brew.sink"):
-        it.run(it.source().select("key", "value", sf.lit(1).alias("partition")), it.sink())
+        it.run(it.source().select("key", "value", sf.lit(1).alias("partition")), sink)
     assert it.values() == numbers(90)
+    assert (sink.last_batch.rows, sink.last_batch.attempts) == (90, 2)
     assert len(shuffles) == 1
     assert "two tasks wrote to" in caplog.text
     assert {record.partition() for record in it.stage.records(it.stage.names.output)} == {1}
+
+
+@pytest.mark.parametrize("wrong_by", [-1, 1], ids=["fewer", "more"])
+def test_a_task_that_miscounts_its_records_ends_the_batch(
+    make: Any, monkeypatch: pytest.MonkeyPatch, wrong_by: int
+) -> None:
+    """Brokers compare the count in a record batch with its records; a task reports the sum of these counts."""
+    it, encode = make("tasks"), shared.encoded_rows
+
+    def miscount(*arguments: Any) -> Iterator[pa.RecordBatch]:
+        for batch in encode(*arguments):
+            counts = pa.array([count + wrong_by for count in batch["count"].to_pylist()], pa.int32())
+            yield batch.set_column(2, batch.schema.field("count"), counts)
+
+    it.feed(90)
+    with monkeypatch.context() as patch:
+        patch.setattr(shared, "encoded_rows", miscount)
+        with pytest.raises(Refused, match="InvalidRecordError"):
+            it.run(it.copied(), it.sink())
+    assert (it.values(), it.position()) == (Counter(), None)
+    it.run(it.copied(), it.sink())
+    assert it.values() == numbers(90)
 
 
 @BOTH
@@ -257,6 +284,7 @@ def test_a_batch_job_is_written_once_for_its_id(make: Any, writers: Any) -> None
     rows = it.spark.range(1000, numPartitions=4).select(sf.col("id").cast("string").alias("value"))
     sink = it.sink()
     assert sink.write(rows, 20261123)
+    assert sink.last_batch.rows == 1000
     assert not sink.write(rows, 20261123)
     with pytest.raises(Refused, match="ids have to grow"):
         sink.write(rows, 20261121)
