@@ -6,6 +6,7 @@ import mmap
 import resource
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from growth import longest_pause_s, median_ratio
 from harness.pages import ROOT
 from harness.waiting import await_ends, until
 from measure import roles
-from micro_batches import committed
+from micro_batches import committed, fifths
 from results import draw, lines, panels, together, write
 from runs import Latency, Restart, Results, Run, Spread, delays_ms, load, marginal, percentile, ratio, rounds, save
 from watch import Throughput, Tree, VisibilitySample, resident, throughput
@@ -375,3 +376,10 @@ def test_batches_are_counted_by_the_highest_entry_of_a_commit_log_that_forgets_o
     for name in ("412", "9", ".412.crc", "metadata"):
         (tmp_path / name).touch()
     assert committed(tmp_path) == 413
+
+
+def test_memory_is_the_median_of_each_fifth_of_the_batches_after_the_warm_up() -> None:
+    """A sample between two fifths counts for both."""
+    samples = [(50, 100, 1), (69, 300, 2), (70, 200, 3), (85, 10, 4), (100, 20, 5), (120, 30, 6), (150, 40, 7)]
+    weights = [(done, Counter(jvm=jvm * 2**20, workers=workers * 2**20)) for done, jvm, workers in samples]
+    assert fifths(weights, 100) == {"jvm": [200.0, 105.0, 20.0, 30.0, 40.0], "workers": [2.0, 3.5, 5.0, 6.0, 7.0]}
