@@ -120,7 +120,8 @@ class AssignedPartition:
     """
     A partition's state in Kafka when it is assigned.
 
-    ``committed`` is a hint: the group's offset in Kafka, read without waiting for pending transactions, or None.
+    ``committed`` is a hint: the group's offset in Kafka, read without waiting for pending transactions, or None; with
+    claims it is their position, which may be ahead of the work. ``reported`` is Kafka's offset in any case.
     ``first`` and ``last_stable`` are the log's first offset and its last stable offset (LSO).
     ``committed_topic_id``: the id of the topic for which that offset was committed; None if unknown.
     """
@@ -132,6 +133,7 @@ class AssignedPartition:
     first: int
     last_stable: int
     committed_topic_id: str | None = None
+    reported: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

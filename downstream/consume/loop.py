@@ -255,9 +255,8 @@ class Loop:
         for p in sorted(partitions):
             committed, log = known[p], logs[p]
             position, of = (None, None) if committed is None else (committed.offset, topic_id_in(committed))
-            assignments.append(
-                AssignedPartition(settings.topic, self._topic.topic_id, p, position, log.first, log.last_stable, of)
-            )
+            topic = (settings.topic, self._topic.topic_id)
+            assignments.append(AssignedPartition(*topic, p, position, log.first, log.last_stable, of, position))
         return assignments
 
     def _check_topic_if_due(self, every_s: float) -> None:

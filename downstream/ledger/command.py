@@ -73,10 +73,10 @@ def start(row: OffsetRow, assignment: AssignedPartition) -> Start:
             f"{assignment.last_stable}; is this another cluster, or was its log truncated? Name the matching "
             "cluster with --bootstrap, or the matching ledger with --database"
         )
-    if assignment.committed is not None and assignment.committed > row.next_offset:
+    if assignment.reported is not None and assignment.reported > row.next_offset:
         return Start(
             row.next_offset,
-            f"{ROLLBACK}: Kafka's offset of {where} is {assignment.committed} and the database is at "
+            f"{ROLLBACK}: Kafka's offset of {where} is {assignment.reported} and the database is at "
             f"{row.next_offset}: it was restored to an earlier state; reading again from there",
         )
     return Start(row.next_offset)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -229,6 +229,8 @@ class Receiver(Handler):
         self.settings = settings
         self._read_again: dict[int, int] = {}
         """With ``again``, the next offset of each partition that this process has begun to read again."""
+        self._left: set[int] = set()
+        """Partitions that left this process; others may have read them since."""
         self._ready = False
         self.received = ReceiverResult()
         self.background: list[BackgroundThread] = []
@@ -284,6 +286,8 @@ class Receiver(Handler):
         """With ``again``, continue where this process was: until it reports, the group's offset is the one before."""
         if self.settings.again:
             position = self._read_again.setdefault(assignment.partition, assignment.first)
+            if assignment.partition in self._left and position < assignment.first <= (assignment.committed or 0):
+                position = assignment.first  # another member read what retention deleted since
             assignment = replace(assignment, committed=position, committed_topic_id=None)
         return start(assignment)
 
@@ -300,6 +304,12 @@ class Receiver(Handler):
         done = {batch.partition: batch.until for batch in batches}
         self._read_again |= done
         context.report(done)
+
+    def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:  # noqa: ARG002 - the handler's shape
+        self._left |= set(partitions)
+
+    def lost(self, partitions: Collection[int]) -> None:
+        self._left |= set(partitions)
 
     def _refuse(self, messages: Sequence[Message]) -> None:
         """Count the messages that give no points, and report the first ones."""

@@ -44,7 +44,7 @@ from downstream.consume.handler import (
 )
 from downstream.ledger import check as ledger_check
 from downstream.ledger.check import Money, _expected
-from downstream.ledger.command import Ledger, LedgerHandler, OffsetRow, start
+from downstream.ledger.command import Ledger, LedgerHandler, OffsetRow, Start, start
 from downstream.ledger.entry import Entry, Problem, entry
 from downstream.postgres import Database, DatabaseSettings, _remedy
 from downstream.receive import check as receive_check
@@ -60,7 +60,7 @@ ORDER = {"customer_id": "c-1", "order_id": "o-1", "total_cents": 980, "loyalty_t
 
 
 def _assigned(committed: int | None = None, committed_topic_id: str | None = None) -> AssignedPartition:
-    return AssignedPartition("t", "id", 3, committed, 10, 90, committed_topic_id)
+    return AssignedPartition("t", "id", 3, committed, 10, 90, committed_topic_id, committed)
 
 
 @pytest.mark.parametrize("committed", [None, 0, 20, 49, 50, 51])
@@ -70,6 +70,12 @@ def test_kafkas_offset_never_moves_the_ledger(committed: int | None) -> None:
     alarm = "ledger-rollback: Kafka's offset of t[3] is 51 and the database is at 50" if committed == 51 else "None"
     assert begin.offset == 50
     assert str(begin.alarm).startswith(alarm)
+
+
+def test_a_position_that_was_claimed_before_the_work_is_no_rollback() -> None:
+    """`--flow at-most-once`: the database was away, or the process died, between the claim and the commit."""
+    assert start(OffsetRow(3, 50, "id"), replace(_assigned(50), committed=60)) == Start(50)
+    assert start(OffsetRow(3, 49, "id"), replace(_assigned(50), committed=60)).alarm is not None
 
 
 @pytest.mark.parametrize(
@@ -741,6 +747,17 @@ def test_all_is_read_again_once_and_not_with_every_assignment(again: bool, start
     if again:
         with pytest.raises(Refused, match="input-lost"):
             receiver.assigned([AssignedPartition("t", "id", 3, 20, 16, 90)], Deadline(10))
+
+
+@pytest.mark.parametrize("how", ["revoked", "lost"])
+def test_what_another_member_read_meanwhile_is_not_missed_by_the_one_that_reads_again(how: str) -> None:
+    """The partition returns after retention deleted records that the other member had read; its offset shows it."""
+    receiver = Claiming(again=True)
+    assert receiver.assigned([AssignedPartition("t", "id", 3, 20, 10, 90)], Deadline(10)) == {3: 10}
+    receiver.revoked([3], Deadline(10)) if how == "revoked" else receiver.lost([3])
+    assert receiver.assigned([AssignedPartition("t", "id", 3, 60, 60, 90)], Deadline(10)) == {3: 60}
+    with pytest.raises(Refused, match="input-lost"):
+        receiver.assigned([AssignedPartition("t", "id", 3, 60, 61, 90)], Deadline(10))
 
 
 def test_reading_goes_on_at_the_groups_offset_or_begins_at_the_logs_first() -> None:
