@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
 
 from brew.attempt import AttemptSpec, Job, attempt
@@ -131,19 +131,34 @@ class MicroBatchLane:
         self._shared.stop.wait(self._settings.poll_interval_s)
 
 
+_END_S = 2.0
+
+
 class LocalEngine:
     """One thread and one reader for each partition; an intentional worker crash kills this process."""
 
-    def __init__(self, connection: Connection, group: str, partitions: int, transformation: Transformation) -> None:
+    def __init__(self, connection: Connection, group: str, transformation: Transformation) -> None:
         self._connection, self._group, self._transformation = connection, group, transformation
         self._readers: dict[int, RangeReader] = {}
         self._stop = threading.Event()
-        self._pool = ThreadPoolExecutor(max(1, partitions), thread_name_prefix="attempt")
+        self._threads: dict[int, threading.Thread] = {}
 
     def execute(self, ranges: Sequence[OffsetRange], job: Job) -> Mapping[int, Outcome]:
         """Attempt all ranges in parallel, each in its own thread."""
-        futures = {r.partition: self._pool.submit(self._attempt, r, job) for r in ranges}
+        futures: dict[int, Future[Outcome]] = {r.partition: Future() for r in ranges}
+        for offered in ranges:
+            # A daemon, unlike an executor's threads: the process ends although a function hangs.
+            name, arguments = f"attempt-{offered.partition}", (offered, job, futures[offered.partition])
+            thread = threading.Thread(target=self._run, args=arguments, name=name, daemon=True)
+            self._threads[offered.partition] = thread
+            thread.start()
         return {partition: future.result() for partition, future in futures.items()}
+
+    def _run(self, offered: OffsetRange, job: Job, future: Future[Outcome]) -> None:
+        try:
+            future.set_result(self._attempt(offered, job))
+        except BaseException as error:  # noqa: BLE001 - raised in the lane's thread
+            future.set_exception(error)
 
     def _attempt(self, offered: OffsetRange, job: Job) -> Outcome:
         rows = self._rows(offered, job.transaction.timeout_s)
@@ -168,7 +183,11 @@ class LocalEngine:
 
     def close(self) -> None:
         self.interrupt()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        deadline = Deadline(_END_S)
+        for thread in self._threads.values():
+            thread.join(deadline.remaining_s())
+        if any(thread.is_alive() for thread in self._threads.values()):
+            return  # it hangs, and still uses its reader; the run has fenced its transaction
         for reader in self._readers.values():
             reader.close()
         self._transformation.release()

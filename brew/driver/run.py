@@ -270,8 +270,7 @@ def create_workers(
         from brew.driver.micro_batches import LocalEngine  # noqa: PLC0415
 
         made = transformation(settings)
-        partitions = preflight.topics[settings.input].partitions
-        engine = LocalEngine(settings.connection, settings.group, partitions, made)
+        engine = LocalEngine(settings.connection, settings.group, made)
     else:
         from brew.readers import connector  # noqa: PLC0415 - a third of a second
         from brew.spark import session  # noqa: PLC0415

@@ -281,7 +281,7 @@ class Runner(Protocol):
         """Interrupt running transactions; the caller fences them."""
 
     def close(self) -> None:
-        """Return once everything that was started has ended."""
+        """Return once everything that was started has ended, or hangs."""
 
 
 class Engine(Runner, Protocol):

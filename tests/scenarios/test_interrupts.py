@@ -130,3 +130,29 @@ def test_sigterm_ends_a_following_run_within_ten_seconds(
     assert load == "idle" or not stage.drained(), "the load ended before the signal came"
     stage.drain_locally()
     stage.proven(inputs=2 * orders if load == "idle" else orders)
+
+
+HANGS = """
+import itertools, time
+seen = itertools.count()
+def hang(record):
+    if next(seen) >= 100:
+        print("hangs", flush=True)
+        time.sleep(600)
+    return record
+"""
+
+
+@pytest.mark.parametrize("reader", ["direct", "connector"])
+def test_a_function_that_hangs_does_not_hold_back_a_run_without_spark(
+    stage: Stage, tmp_path: Path, reader: str
+) -> None:
+    """Its transaction is fenced: the process took up to --transaction-timeout to end, and a reader waited as long."""
+    (tmp_path / "hanging.py").write_text(HANGS)
+    stage.create()
+    stage.seed(1000)
+    options = ("--follow", "--master", "none", "--transform", f"{tmp_path / 'hanging.py'}:hang", "--reader", reader)
+    with stage.follow(*options, *SMALL) as program:
+        program.await_line(lambda line: line == "hangs\n")
+        ran, took = interrupted(program, signal.SIGTERM, "driver")
+    ended_well(stage, ran, took, 0)

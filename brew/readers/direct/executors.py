@@ -173,7 +173,10 @@ class LocalWorker:
         self.server.close()
 
     def close(self) -> None:
+        """Wait for the worker; one that hangs still uses the transformation, and the run has fenced what it wrote."""
         self.interrupt()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_END_S)
+            if self._thread.is_alive():
+                return
         self._settings.transformation.release()

@@ -215,7 +215,7 @@ def test_a_range_that_could_not_be_read_is_read_by_another_client_next_time(monk
         return readers[-1]
 
     monkeypatch.setattr(micro_batches, "RangeReader", stuck)
-    engine = LocalEngine(Connection("nowhere:1"), "g", 1, OrderEnrichment(Limits()))
+    engine = LocalEngine(Connection("nowhere:1"), "g", OrderEnrichment(Limits()))
     for _ in range(2):
         with pytest.raises(DeadlineExceeded):
             list(engine._rows(OffsetRange("in", 0, 3, 5), 1))

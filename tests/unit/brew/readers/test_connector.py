@@ -127,7 +127,7 @@ def test_an_outcome_comes_back_whatever_the_exception_of_a_function_says(monkeyp
     monkeypatch.setattr(connector.TaskContext, "get", lambda: Mock(attemptNumber=lambda: 0))
     (answer,) = connector.task(job)(iter([pa.record_batch({"partition": [3]})]))
     assert orjson.loads(answer.column(0)[0].as_py())["detail"] == "raised ValueError: ?"
-    engine = micro_batches.LocalEngine(settings.connection, "group", 4, OrderEnrichment(Limits()))
+    engine = micro_batches.LocalEngine(settings.connection, "group", OrderEnrichment(Limits()))
     assert engine.execute([OffsetRange("in", 3, 7, 8)], job)[3].detail == "raised ValueError: ?"
     engine.close()
 
@@ -146,12 +146,38 @@ def test_whatever_ends_an_attempt_without_spark_is_an_outcome(
     """Its lane's thread ended without a word, and the drain with 0, as if all had been read."""
     monkeypatch.setattr(direct_worker, "attempt", Mock(side_effect=raised))
     settings = TransactionSettings(Connection("none:1"), "group", 60.0)
-    engine = micro_batches.LocalEngine(settings.connection, "group", 4, OrderEnrichment(Limits()))
+    engine = micro_batches.LocalEngine(settings.connection, "group", OrderEnrichment(Limits()))
     job = Job({3: Mock(offered=OffsetRange("in", 3, 7, 8))}, settings, OrderEnrichment(Limits()))
     outcome = engine.execute([OffsetRange("in", 3, 7, 8)], job)[3]
     engine.close()
     assert (outcome.status, outcome.start, outcome.until) == (status, 7, 8)
     assert says in outcome.detail
+
+
+def test_an_attempt_that_hangs_without_spark_does_not_hold_back_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM took up to the transaction's time-out; the run has fenced the transaction before."""
+    begun, go = threading.Event(), threading.Event()
+
+    def attempt(*_: object) -> Outcome:
+        begun.set()
+        go.wait(20)
+        return Outcome(3, 7, 8, Status.COMMITTED)
+
+    monkeypatch.setattr(direct_worker, "attempt", attempt)
+    monkeypatch.setattr(micro_batches, "_END_S", 0.05)
+    engine = micro_batches.LocalEngine(Connection("none:1"), "group", made := Mock())
+    engine._readers[3] = reader = Mock()
+    job = Job({3: Mock(offered=OffsetRange("in", 3, 7, 8))}, Mock(), made)
+    lane = threading.Thread(target=engine.execute, args=[[OffsetRange("in", 3, 7, 8)], job], daemon=True)
+    lane.start()
+    assert begun.wait(20)
+    engine.close()
+    assert engine._threads[3].daemon, "an executor's thread is waited for when the process ends"
+    assert not reader.close.called, "it is still in use"
+    go.set()
+    engine._threads[3].join(20)
+    engine.close()
+    assert reader.close.called
 
 
 def test_a_function_can_not_change_the_headers_that_it_was_given() -> None:

@@ -319,3 +319,18 @@ def test_without_spark_an_interrupted_job_hangs_up(monkeypatch: pytest.MonkeyPat
     assert server.closed
     lease_worker.over.release()
     workers.close()
+
+
+def test_without_spark_a_job_whose_function_hangs_does_not_hold_back_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM took up to the transaction's time-out; the run has fenced the transaction before."""
+    workers, lease_worker, _ = local_worker(monkeypatch)
+    monkeypatch.setattr(executors, "_END_S", 0.05)
+    workers._settings = Mock(transformation=Mock(release=(released := Mock())))
+    workers.open(1)
+    assert lease_worker.begun.acquire(timeout=20)
+    workers.close()
+    assert not released.called, "it is still in use"
+    lease_worker.over.release()
+    workers._thread.join(20)
+    workers.close()
+    assert released.called
