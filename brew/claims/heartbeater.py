@@ -179,16 +179,25 @@ class Heartbeater:
             finally:
                 self._publish()
 
-    def release_partitions(self, done: Mapping[int, Holding]) -> None:
-        """Release these holdings at their positions; one whose release can't be sent becomes stale by itself."""
-        with self._lock:
+    def release_partitions(self, done: Mapping[int, Holding], deadline: Deadline | None = None) -> None:
+        """
+        Release these holdings at their positions; one whose release can't be sent becomes stale by itself.
+
+        Nothing is released if a call still waits for a broker at the deadline, which is two calls' time by default.
+        """
+        deadline = deadline or Deadline(2 * self._call_timeout_s())
+        if not self._lock.acquire(timeout=deadline.remaining_s()):
+            return
+        try:
             for partition in done:
                 self._done.pop(partition, None)
             if self._failure is not None:
                 return
             with contextlib.suppress(DeadlineExceeded, KafkaFailure):
-                self._member.release_partitions(done, Deadline(self._call_timeout_s()))
+                self._member.release_partitions(done, deadline.part(self._call_timeout_s()))
             self._publish()
+        finally:
+            self._lock.release()
 
     def _call_timeout_s(self) -> float:
         return max(1.0, _CALL_INTERVALS * self.membership.interval_s)

@@ -36,6 +36,7 @@ from downstream.consume.handler import (
 )
 
 _IDLE_INTERVALS = 3  # a dead member's partitions are stale after two
+_RELEASE_S = 1.0
 
 
 class ClaimedMember(Member):
@@ -188,7 +189,9 @@ class AtLeastOnce(Handler):
     def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
         """Hand over: the next owner continues exactly where this one stopped."""
         self._inner.revoked(partitions, deadline)
-        self._heartbeater.release_partitions({p: self._held.pop(p) for p in partitions if p in self._held})
+        done = {p: self._held.pop(p) for p in partitions if p in self._held}
+        # Handlers may have used up the time; without a release, others would wait for two intervals.
+        self._heartbeater.release_partitions(done, Deadline(max(_RELEASE_S, deadline.remaining_s())))
 
     def lost(self, partitions: Collection[int]) -> None:
         for partition in partitions:

@@ -91,7 +91,8 @@ class FakeHeartbeater:
         self.calls.append(("claim", (partition, holding.token, proposed)))
         return self.grants
 
-    def release_partitions(self, done: Mapping[int, Holding]) -> None:
+    def release_partitions(self, done: Mapping[int, Holding], deadline: Deadline) -> None:
+        assert deadline.remaining_s() > 0.5, "handlers may have used up the time before"
         self.calls.append(("give back", {p: (one.token, one.position) for p, one in done.items()}))
 
 
@@ -245,7 +246,7 @@ def test_a_partition_that_is_not_surely_ours_is_not_worked_on() -> None:
 def test_a_partition_that_was_lost_is_forgotten_and_not_given_back() -> None:
     flow, _, _, calls = flow_of(AtLeastOnce)
     flow.lost([0])
-    flow.revoked([1], Deadline(5))
+    flow.revoked([1], Deadline(1e-9))
     assert calls[1:] == [("lost", [0]), ("revoked", [1]), ("give back", {1: (8, -1)})]
 
 
@@ -434,6 +435,7 @@ def test_who_leaves_while_a_call_waits_for_a_broker_does_not_wait_for_it(
         shared.now_ms += 600
         assert asked.wait(5)
         began = time.monotonic()
+        heartbeater.release_partitions(heartbeater.held(), Deadline(0.2))
         heartbeater.leave()
         assert time.monotonic() - began < 1
         assert heartbeater.held() == {}
