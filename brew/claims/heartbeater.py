@@ -334,13 +334,20 @@ class StandBy:
         while not stop.is_set():
             if self.holds():
                 return True
+            if self.paused and (mine := self._heartbeater.held()):  # whoever waits no longer works
+                self._heartbeater.release_partitions(mine, Deadline(_LEAVE_S))
             meanwhile()
             self._heartbeater.wait(_POLL_S)
         return False
 
     def holds(self) -> bool:
-        """Return whether leadership is certain now; raises the error that made the heartbeater give up."""
-        return WHOLE_TOPIC in self._heartbeater.held()
+        """Return whether leadership is certain and not `paused`; raises the error that made the heartbeater give up."""
+        return WHOLE_TOPIC in self._heartbeater.held() and not self.paused
+
+    @property
+    def paused(self) -> bool:
+        """Whether leadership is to be given up because another client has paused the group."""
+        return WHOLE_TOPIC in self._heartbeater.to_release()
 
     @property
     def owner(self) -> str | None:

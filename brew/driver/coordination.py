@@ -34,6 +34,8 @@ class Leadership(Protocol):
     def owner(self) -> str | None: ...
     @property
     def last_error(self) -> str | None: ...
+    @property
+    def paused(self) -> bool: ...
     def wait(self, stop: threading.Event, meanwhile: Callable[[], None] = ...) -> bool: ...
     def holds(self) -> bool: ...
     def leave(self) -> None: ...
@@ -180,13 +182,15 @@ class Driver:
         finally:
             ended.set()
             watcher.join()
-            owner = leadership.owner
+            owner, paused = leadership.owner, leadership.paused
             leadership.leave()  # before the slow clean-up, so that the next leader can start
             runner.close()
         if shared.replaced.is_set() and not self.stop.is_set():
-            reason = (
-                "was not heard for two heartbeat intervals" if owner in {None, self.name} else f"gave way to {owner}"
-            )
+            reason = "was not heard for two heartbeat intervals"
+            if paused:
+                reason = "was paused (`brew claims release`)"
+            elif owner not in {None, self.name}:
+                reason = f"gave way to {owner}"
             self.view.note(f"{self.name} {reason}, and stands by")
             return False
         return True

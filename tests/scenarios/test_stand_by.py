@@ -106,6 +106,27 @@ def test_a_driver_that_slept_is_fenced_and_stands_by_again(stage: Stage) -> None
     stage.proven(inputs=1_680)  # each of them once
 
 
+def test_a_paused_group_works_nowhere_until_the_pause_is_ended(stage: Stage) -> None:
+    """`brew claims release` waited in vain: the active driver went on, and the pause was ended."""
+    stage.create()
+    where = ["--bootstrap", stage.broker.bootstrap, "--claims", f"{stage.names.stem}.claims"]
+    release = ["downstream", "claims", "release", *where, "--group", stage.names.group]
+    with two(stage, "--follow") as (worker, standby):
+        stage.seed(40)
+        until(stage.drained, "the work before the pause")
+        with stage.python(*release, "--for-s", "600", "--wait-s", "20") as pausing:
+            assert pausing.wait(60).code == 0
+        worker.await_line(lambda line: "driver-0 was paused" in line)
+        stage.seed(40)
+        time.sleep(4 * INTERVAL_S)
+        assert not stage.drained(), "nobody works"
+        with stage.python(*release, "--end") as resuming:
+            assert resuming.wait(60).code == 0
+        until(stage.drained, "the work after the pause")
+        assert terminate_all(worker, standby) == [0, 0]
+    stage.proven(inputs=80)
+
+
 def test_drivers_that_drain_end_one_after_the_other(stage: Stage) -> None:
     """Who becomes leader when all is done finds that, and ends with 0."""
     stage.create()

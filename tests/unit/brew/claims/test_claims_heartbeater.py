@@ -24,7 +24,7 @@ from brew.claims import heartbeater as claims_heartbeater
 from brew.claims.heartbeater import Heartbeater, HeldPartitions, StandBy
 from brew.claims.log import Appended, Entry, Item
 from brew.claims.member import Holding, Membership
-from brew.claims.messages import UNKNOWN_ID
+from brew.claims.messages import UNKNOWN_ID, WHOLE_TOPIC, ReleaseGroup
 from brew.claims.state import ClaimsView, Table
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -487,6 +487,23 @@ def test_a_stand_by_that_is_stopped_waits_for_nobody() -> None:
     stand_by, stop = StandBy(Mock(), group=GROUP, topic="orders", client_id="a"), threading.Event()
     stop.set()
     assert not stand_by.wait(stop, Mock(side_effect=AssertionError("it goes on")))
+
+
+def test_a_stand_by_whose_group_is_paused_gives_its_leadership_back(shared: Shared) -> None:
+    """`brew claims release` waited for it, and ended the pause: leaders went on as if nothing had been said."""
+    stand_by = StandBy(lambda: MemoryLog(shared), group=GROUP, topic="orders", client_id="a", interval_s=1.0)
+    stand_by._heartbeater._now = shared.now
+    stop = threading.Event()
+    with stand_by:
+        assert stand_by.wait(stop)
+        shared.write(ReleaseGroup("admin", GROUP, shared.now_ms + 9000))
+        until(lambda: not stand_by.holds(), "the pause")
+        assert released_positions(shared)[WHOLE_TOPIC][0] == "a", "what it does may not have ended yet"
+        assert not stand_by.wait(stop, stop.set)
+        assert released_positions(shared)[WHOLE_TOPIC][0] is None
+        shared.write(ReleaseGroup("admin", GROUP, 0))
+        stop.clear()
+        assert stand_by.wait(stop)
 
 
 def test_a_read_that_took_too_long_is_continued_and_nothing_is_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:

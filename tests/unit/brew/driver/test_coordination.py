@@ -50,6 +50,7 @@ class FakeLeadership:
     owner: str | None = None
     last_error: str | None = None
     failure: Exception | None = None
+    paused: bool = False
 
     def __enter__(self) -> Self:
         self.log.append("opened")
@@ -133,7 +134,8 @@ def in_background(call: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]
 
 
 @pytest.mark.parametrize(
-    ("how", "done"), [("lost", False), ("gave up", False), ("gave up by a bug", False), ("told to stop", True)]
+    ("how", "done"),
+    [("lost", False), ("paused", False), ("gave up", False), ("gave up by a bug", False), ("told to stop", True)],
 )
 def test_a_driver_gives_up_leadership_before_it_closes_what_worked(scene: Scene, how: str, done: bool) -> None:
     """The next one may begin meanwhile. One that lost leadership, or no longer knows, waits for another turn."""
@@ -141,6 +143,8 @@ def test_a_driver_gives_up_leadership_before_it_closes_what_worked(scene: Scene,
     assert scene.workers.began.wait(5)
     if how == "lost":
         scene.leadership.owner, scene.leadership.held = "other", False
+    elif how == "paused":
+        scene.leadership.owner, scene.leadership.held, scene.leadership.paused = "me", False, True
     elif how == "gave up":
         scene.leadership.failure = Refused("made again")
     elif how == "gave up by a bug":
@@ -149,7 +153,8 @@ def test_a_driver_gives_up_leadership_before_it_closes_what_worked(scene: Scene,
         scene.driver.stop.set()
     thread.join(5)
     assert (answers, scene.leadership.log) == ([done], ["left", "closed"])
-    assert how != "lost" or scene.view.notes[-1] == "me gave way to other, and stands by"
+    why = {"lost": "gave way to other", "paused": "was paused (`brew claims release`)"}
+    assert how not in why or scene.view.notes[-1] == f"me {why[how]}, and stands by"
 
 
 @pytest.mark.parametrize("replaced", [True, False])
