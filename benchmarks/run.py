@@ -36,7 +36,7 @@ class Plan:
 
 def _numbers(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> list[int]:
     words = [word for text in given for word in text.replace("_", "").split(",") if word]
-    if not all(word.isdigit() and (int(word) > 0 or words == ["0"]) for word in words):
+    if not all(word.isdecimal() and (int(word) > 0 or words == ["0"]) for word in words):
         raise click.BadParameter(f"{', '.join(given)}: give numbers of orders, as in 1000000,4000000, or 0 for none")
     return sorted({int(word) for word in words if int(word)})
 

@@ -352,7 +352,7 @@ def cut(number: int, others: Sequence[str], directory: Path) -> None:
       python -m sandbox cut 1 --from 2 --from 3      brokers 2 and 3 can't reach broker 1
       python -m sandbox cut 1 --from clients
     """  # noqa: D301 - \b is click's mark for "keep these lines"
-    wrong = [other for other in others if other != CLIENTS and not other.isdigit()]
+    wrong = [other for other in others if other != CLIENTS and not other.isdecimal()]
     if wrong:
         raise UsageError(f"--from {wrong[0]!r}: give a broker's number, or {CLIENTS!r}")
     with exclusive(directory):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -35,6 +36,7 @@ from operations.options import chosen_partitions
 
 _FETCHED_HEADERS_BYTES = 1024 * 1024  # a letter has only their number; Kafka's default limit of a record
 _MOST_DIGITS = 9  # Python refuses thousands, which another program may write
+_OFFSET = re.compile(r"[0-9]{1,19}")
 _ERROR_POSITION = (ERROR_TOPIC, ERROR_PARTITION, ERROR_OFFSET)
 NO_REASON = b"unknown"
 """The reason shown for a record that no pipeline wrote."""
@@ -237,7 +239,7 @@ class ReplayLog:
 
     def _take(self, record: LogRecord) -> None:
         topic_id, _, offset = (record.key() or b"").decode("utf-8", "replace").rpartition("/")
-        if topic_id != self.dead_letter_id or not offset.isdigit():
+        if topic_id != self.dead_letter_id or not _OFFSET.fullmatch(offset):
             return
         content = record.value()
         if content is None:  # compaction will remove the entry, so it counts as removed now

@@ -208,7 +208,7 @@ def _counts(_context: click.Context, parameter: click.Parameter, given: Iterable
     counts = {}
     for pair in given:
         name, _, number = pair.partition("=")
-        if not name or not number.isdigit():
+        if not name or not number.isdecimal():
             raise UsageError(f"{parameter.opts[0]} is {pair!r}; write a count as NAME=N")
         counts[name] = int(number)
     return counts

@@ -641,6 +641,8 @@ def test_an_entry_of_the_replay_log_counts_by_its_key_until_it_is_removed() -> N
     for offset, value in values:
         log._take(FakeRecord(0, replay_log_key("id", offset), value))
     log._take(FakeRecord(0, replay_log_key("older", 9), b'{"group":"other"}'))  # of a topic of the same name
+    for word in ("\N{SUPERSCRIPT TWO}", "9" * 5000, ""):  # another program's: a digit, but no number of Python's
+        log._take(FakeRecord(0, f"id/{word}".encode(), b'{"group":"other"}'))
     assert (log.offsets, log.group) == ({4, 5, 6}, "g")
 
 

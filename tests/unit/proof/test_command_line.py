@@ -24,6 +24,7 @@ from proof.__main__ import proof
         *("proof topics --partitions 0", "proof verify --nonsense", "proof nothing"),
         *("proof verify --healed-at nan", "proof verify --healed-at 1e300", "proof verify --bound-s nan"),
         "downstream count --isolation maybe",
+        *("proof verify --need outputs=\N{SUPERSCRIPT TWO}", "sandbox cut 1 --from \N{SUPERSCRIPT TWO}"),
     ],
 )
 def test_wrong_usage_exits_64_with_a_sentence(words: str, capsys: pytest.CaptureFixture[str]) -> None:
