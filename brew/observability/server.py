@@ -34,6 +34,7 @@ Ask = Callable[[Sequence[str], Deadline], Holders]
 logger = logging.getLogger(__name__)
 _ASK_S = 2.0
 _KEPT_S = 1.0
+_NEW = "the brokers are asked once a second, and this id is newer; ask again"
 _UNKNOWN = "the coordinator does not know the id, or this client lacks Describe on it"
 
 
@@ -44,6 +45,7 @@ class Producers:
         self._ask, self._clock = ask, clock
         self._lock = threading.Lock()
         self._asked_at: float | None = None
+        self._asked: Sequence[str] = ()
         self._holders: Holders = {}
         self._failure = ""
 
@@ -66,11 +68,12 @@ class Producers:
         """Return the status with producer ids from the brokers, or why they did not answer within two seconds."""
         lasts = [last for partition in status.partitions if (last := partition.last_transaction) is not None]
         known = sorted({last.transactional_id for last in lasts if last.transactional_id is not None})
-        holders, failure = self._cached_holders(known) if known else ({}, "")
-        partitions = tuple(_with_producer(partition, holders, failure) for partition in status.partitions)
+        holders, failures = self._cached_holders(known) if known else ({}, {})
+        partitions = tuple(_with_producer(partition, holders, failures) for partition in status.partitions)
         return replace(status, partitions=partitions)
 
-    def _cached_holders(self, names: Sequence[str]) -> tuple[Holders, str]:
+    def _cached_holders(self, names: Sequence[str]) -> tuple[Holders, dict[str, str]]:
+        """Return the holders as known since less than a second, and why others of ``names`` are unknown."""
         with self._lock:  # concurrent requests get the same answer
             if self._asked_at is None or self._clock() - self._asked_at >= _KEPT_S:
                 try:
@@ -78,16 +81,17 @@ class Producers:
                 except BrewError as error:
                     self._holders, self._failure = {}, f"the brokers did not report it: {error}"
                 finally:
-                    self._asked_at = self._clock()
-            return self._holders, self._failure
+                    self._asked, self._asked_at = names, self._clock()
+            why = {name: self._failure or (_UNKNOWN if name in self._asked else _NEW) for name in names}
+            return self._holders, why
 
 
-def _with_producer(status: PartitionStatus, holders: Holders, failure: str) -> PartitionStatus:
+def _with_producer(status: PartitionStatus, holders: Holders, failures: Mapping[str, str]) -> PartitionStatus:
     last = status.last_transaction
     if last is None or last.transactional_id is None:
         return status
     producer_id, epoch = holders.get(last.transactional_id, (None, None))
-    why = None if producer_id is not None else failure or _UNKNOWN
+    why = None if producer_id is not None else failures[last.transactional_id]
     return replace(status, last_transaction=replace(last, producer_id=producer_id, epoch=epoch, producer_unknown=why))
 
 

@@ -329,6 +329,18 @@ def test_an_answer_is_kept_for_a_second_and_a_failure_too(scene: Scene, silent: 
     assert len(scene.brokers.requests) == 2
 
 
+def test_an_id_that_is_newer_than_the_kept_answer_was_not_asked_for(scene: Scene) -> None:
+    """It was said that the coordinator does not know it, or that a right is missing."""
+    scene.brokers.holders["g:orders:2"] = (8, 1)
+    scene.last(0)
+    scene.recorder.ended(Ended("orders", 2, Ending.COMMITTED, 0, 5, transactional_id="g:orders:2"))
+    transaction = scene.last(2)
+    assert (transaction.producer_id, len(scene.brokers.requests)) == (None, 1)
+    assert transaction.producer_unknown == "the brokers are asked once a second, and this id is newer; ask again"
+    scene.brokers.now += 1
+    assert scene.last(2).producer_id == 8
+
+
 def test_a_program_without_transactions_asks_nobody() -> None:
     brokers = Brokers()
     recorder = Recorder(Subject("downstream ledger", "g", Topics("out"), "localhost:1"), Bounds(300, 300, 180))
