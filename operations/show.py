@@ -107,8 +107,19 @@ class Reader:
     def __init__(self, connection: Connection, raw: RawLogs, wanted: RecordQuery) -> None:
         self._connection, self._raw, self.wanted = connection, raw, wanted
         self._admin = admin(connection)
-        known = topics.describe_one(self._admin, wanted.topic, Deadline(_ASK_S)).partitions
-        self.partitions = chosen_partitions(wanted.partitions, wanted.topic, known)
+        self._take(topics.describe_one(self._admin, wanted.topic, Deadline(_ASK_S)))
+
+    def _take(self, topic: topics.Topic) -> None:
+        self.topic_id = topic.topic_id
+        self.partitions = chosen_partitions(self.wanted.partitions, topic.name, topic.partitions)
+
+    def current_id(self) -> str:
+        """Return the topic's id now, and read the partitions that it has now; a broker may not know it for a moment."""
+        if (
+            now := topics.describe(self._admin, [self.wanted.topic], Deadline(_ASK_S)).get(self.wanted.topic)
+        ) is not None:
+            self._take(now)
+        return self.topic_id
 
     def bounds(self) -> dict[int, LogOffsets]:
         return log_offsets(self._admin, self.wanted.topic, self.partitions, Deadline(_ASK_S))
@@ -207,10 +218,16 @@ def _merged(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def follow_log(
-    connection: Connection, wanted: RecordQuery, starts: dict[int, int], say: Callable[[list[dict[str, Any]]], None]
+    connection: Connection,
+    wanted: RecordQuery,
+    starts: dict[int, int],
+    say: Callable[[list[dict[str, Any]]], None],
+    topic_id: str,
 ) -> None:
     """
     Print new records from ``starts`` on, until stopped; an open record is not printed again once committed.
+
+    ``topic_id``: of the topic that ``starts`` belong to; one that was recreated is shown from its first record on.
 
     Outages of the brokers are reported on stderr. Clients are opened anew after one, as they may have lost the brokers
     for good.
@@ -221,6 +238,12 @@ def follow_log(
             with raw_logs(connection, Deadline(_ASK_S)) as raw:
                 reader = Reader(connection, raw, wanted)
                 while True:
+                    if (now := reader.current_id()) != topic_id:
+                        topic_id = now
+                        starts.clear()
+                        _report(
+                            f"{wanted.topic} was deleted and recreated: showing the new one from its first record on"
+                        )
                     _show_new(reader, starts, say)
                     _report(outage.answered(time.monotonic()))
                     time.sleep(_POLL_S)
@@ -350,7 +373,8 @@ def show(
         shown = {document["partition"]: document["offset"] + 1 for document in documents}
         ends = {p: reader.until(log) if wanted.newest else begin[p] for p, log in logs.items()}
         with contextlib.suppress(Stopped):
-            follow_log(connection, wanted, {p: max(ends[p], shown.get(p, 0)) for p in logs}, say)
+            starts = {p: max(ends[p], shown.get(p, 0)) for p in logs}
+            follow_log(connection, wanted, starts, say, reader.topic_id)
     elif not documents and not as_json:
         click.echo(f"no record of {topic} matches; check --partition, --offset, --key and --isolation")
     return ExitCode.DONE

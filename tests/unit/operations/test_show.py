@@ -16,6 +16,7 @@ from rich.console import Console
 from brew.cluster import RawBatch
 from brew.connection import Connection
 from brew.errors import Refused, Retriable, Unreachable
+from brew.kafka.topics import Topic
 from brew.offsets import LogOffsets
 from brew.signals import Stopped
 from operations import show
@@ -69,14 +70,15 @@ def test_an_outage_of_the_brokers_does_not_end_it_and_is_reported_once(
 
     def reader(*_: object) -> Any:
         opened.append(1)
-        return SimpleNamespace(bounds=bounds, until=lambda log: log.end, forward=lambda _, start, log: [start, log.end])
+        forward = lambda _, start, log: [start, log.end]  # noqa: E731
+        return SimpleNamespace(bounds=bounds, until=lambda log: log.end, forward=forward, current_id=lambda: "id")
 
     monkeypatch.setattr(show, "raw_logs", lambda *_: nullcontext())
     monkeypatch.setattr(show, "Reader", reader)
     monkeypatch.setattr(show, "_POLL_S", 0)
     shown: list[Any] = []
     with pytest.raises(Stopped):
-        show.follow_log(Connection("k:9092"), RecordQuery("out"), {0: 10}, shown.append)
+        show.follow_log(Connection("k:9092"), RecordQuery("out"), {0: 10}, shown.append, "id")
     assert (shown, len(opened)) == ([[10, 12]], 3)
     assert re.findall("brokers-(away|back): k:9092", capsys.readouterr().err) == ["away", "back"]
 
@@ -90,14 +92,43 @@ def test_a_partition_that_is_new_after_an_outage_is_followed_too(monkeypatch: py
             raise Stopped
         return answers.pop(0)
 
-    reader = SimpleNamespace(bounds=bounds, until=lambda log: log.end, forward=lambda *where: [where[:2]])
+    there = {"bounds": bounds, "current_id": lambda: "id"}
+    reader = SimpleNamespace(**there, until=lambda log: log.end, forward=lambda *where: [where[:2]])
     monkeypatch.setattr(show, "raw_logs", lambda *_: nullcontext())
     monkeypatch.setattr(show, "Reader", lambda *_: reader)
     monkeypatch.setattr(show, "_POLL_S", 0)
     shown: list[Any] = []
     with pytest.raises(Stopped):
-        show.follow_log(Connection("k:9092"), RecordQuery("out"), {0: 10}, shown.append)
+        show.follow_log(Connection("k:9092"), RecordQuery("out"), {0: 10}, shown.append, "id")
     assert shown == [[(0, 20)], [(1, 3)]]
+
+
+def test_a_topic_that_is_recreated_is_shown_from_its_first_record_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing of it was shown until it was as long as the old one. A broker may not know it for a moment."""
+    described = [("old", 1), None, ("new", 2), ("new", 2)]
+    monkeypatch.setattr(show, "raw_logs", lambda *_: nullcontext())
+    monkeypatch.setattr(show, "_POLL_S", 0)
+    monkeypatch.setattr(show, "admin", lambda _connection: None)
+    monkeypatch.setattr(show.topics, "describe_one", lambda *_: Topic("out", "old", 1, 1))
+
+    def describe(*_: object) -> dict[str, Topic]:
+        if not described:
+            raise Stopped
+        known = described.pop(0)
+        return {} if known is None else {"out": Topic("out", *known, 1)}
+
+    monkeypatch.setattr(show.topics, "describe", describe)
+    monkeypatch.setattr(
+        show, "log_offsets", lambda _client, _topic, asked, _deadline: {p: LogOffsets(0, 3, 3) for p in asked}
+    )
+    monkeypatch.setattr(Reader, "forward", lambda _self, *where: [where[:2]])
+    shown: list[Any] = []
+    with pytest.raises(Stopped):
+        show.follow_log(Connection("k:9092"), RecordQuery("out"), {0: 100}, shown.append, "old")
+    assert shown == [[(0, 0)], [(1, 0)]]
+    assert capsys.readouterr().err == "out was deleted and recreated: showing the new one from its first record on\n"
 
 
 def test_a_record_without_a_timestamp_is_shown_without_one() -> None:
