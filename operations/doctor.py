@@ -58,6 +58,10 @@ _ALREADY_ENDED = "not aborted: it has ended by itself, or its owner has begun an
 _WITHIN_ITS_TIMEOUT = (
     "not aborted: it is within its own timeout; add --older-than and --topic or --group to abort it, too"
 )
+_ASSUMED = (
+    f"not aborted: whether it is hanging rests on an assumed {_LONGEST}; run as a user with DescribeConfigs on the "
+    "cluster, or name it with --transaction to abort it, too"
+)
 _STYLES = {Kind.HANGING: "bold red", Kind.LINGERING: "yellow", Kind.UNKNOWN: "cyan", Kind.OPEN: "green"}
 
 
@@ -82,6 +86,7 @@ class TransactionsSnapshot:
     The open transactions, the partitions' read bounds, and the groups' positions in the affected partitions.
 
     ``unavailable``: what could not be read, with the brokers' reason; ``unread``: how many partitions of it.
+    ``assumed``: the brokers' maximum transaction timeout could not be read.
     """
 
     cases: tuple[Diagnosis, ...]
@@ -89,6 +94,7 @@ class TransactionsSnapshot:
     groups: Mapping[str, Mapping[Place, int]]
     unavailable: tuple[str, ...]
     unread: int = 0
+    assumed: bool = False
 
 
 def examine(connection: Connection, scope: Scope, deadline: Deadline) -> TransactionsSnapshot:
@@ -118,7 +124,7 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
                 unavailable += _unanswered_coordinators(unanswered)
             except BrewError as error:
                 unavailable.append(str(error))
-    return TransactionsSnapshot(tuple(cases), ends, groups_there, tuple(unavailable), len(unread))
+    return TransactionsSnapshot(tuple(cases), ends, groups_there, tuple(unavailable), len(unread), bool(assumed))
 
 
 def _longest_timeout(settings: Mapping[str, str] | Unknown) -> tuple[int, list[str]]:
@@ -471,7 +477,12 @@ def _abort_selected(
         if not as_json:
             show(Text(printable(f"{case.names[0]}: {outcome}" + (f"; {note(case)}" if outcome == ENDED else ""))))
 
-    report = abort_transactions(connection, picked, agreed, print_outcome)
+    # The marker would tear a transaction that may still last: its coordinator can't be asked.
+    unsure = [one for one in picked if snapshot.assumed and one.known is None and set(names).isdisjoint(one.names)]
+    report = abort_transactions(connection, [one for one in picked if one not in unsure], agreed, print_outcome)
+    for case in unsure:
+        print_outcome(case, _ASSUMED)
+        report.left.append(case)
     for case in snapshot.cases:
         if everything and case.kind is Kind.LINGERING and case not in picked:
             print_outcome(case, _WITHIN_ITS_TIMEOUT)

@@ -318,6 +318,33 @@ def test_only_what_was_named_or_agreed_to_is_aborted(
     assert done == aborted
 
 
+@pytest.mark.parametrize(
+    ("assumed", "words", "aborted"),
+    [
+        (True, ["--all"], []),
+        (True, ["--transaction", "out/2/7"], ["out/2/7"]),
+        (False, ["--all"], ["out/2/7"]),
+    ],
+)
+def test_what_hangs_only_by_an_assumed_limit_is_aborted_only_by_name(
+    assumed: bool,
+    words: list[str],
+    aborted: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A marker in a transaction that its coordinator still has open would tear it; that limit may be far longer."""
+    done = list[str]()
+    monkeypatch.setattr(doctor, "connected", lambda _bootstrap: Connection("k:1"))
+    monkeypatch.setattr(doctor, "examine", lambda *_: replace(NOTHING, cases=(case(Kind.HANGING),), assumed=assumed))
+    monkeypatch.setattr(doctor, "abort_transaction", lambda _connection, one, _deadline: not done.append(one.names[0]))
+    code = exit_code_of(cli, "brew", ["doctor", "--abort", "--yes", *words])
+    assert (code, done) == (ExitCode.DONE if aborted else ExitCode.VIOLATION, aborted)
+    assert aborted or "rests on an assumed transaction.max.timeout.ms; run as a user with DescribeConfigs" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
 def test_one_group_is_asked_about_by_its_own_transactions() -> None:
     mine, other, nobodys = case(Kind.OPEN, known()), case(Kind.OPEN, named("h:in:2")), case(Kind.HANGING)
     assert [doctor._within(one, doctor.Scope(group="g")) for one in (mine, other, nobodys)] == [True, False, False]
@@ -471,7 +498,9 @@ def test_a_maximum_timeout_that_is_only_assumed_is_said_where_it_decides(
     monkeypatch.setattr(doctor, "broker_settings", lambda *_what: settings)
     monkeypatch.setattr(doctor, "groups", lambda *_what: [])
     monkeypatch.setattr(doctor, "open_transactions_admin", lambda *_what: nullcontext(leaders))
-    found = doctor.examine(Connection("k:1"), doctor.Scope(), Deadline(5)).unavailable
+    snapshot = doctor.examine(Connection("k:1"), doctor.Scope(), Deadline(5))
+    found = snapshot.unavailable
+    assert snapshot.assumed is (isinstance(settings, Unknown) or "transaction.max.timeout.ms" not in settings)
     assumed = "Kafka's default of 900 s is assumed to tell whether a transaction is hanging"
     assert found == (() if reason is None else (f"transaction.max.timeout.ms of the brokers: {reason}; {assumed}",))
 
