@@ -303,7 +303,12 @@ def inspect_command(
     letters: Iterator[DeadLetter]
     if source is None:
         where = f"at {dead_letter}/{position}"
-        letters = chain.from_iterable(place.letters(place.partitions([partition]), offset, offset + 1))
+        if partition >= place.dead_letter.partitions:
+            raise UsageError(
+                f"there is no partition {partition}: {dead_letter} has partitions 0 to "
+                f"{place.dead_letter.partitions - 1}; run `brew dlq list` to count its dead letters"
+            )
+        letters = chain.from_iterable(place.letters([partition], offset, offset + 1))
     else:
         where = f"of {more['input']}/{source}"
         wanted = SourcePosition(more["input"], partition, offset)

@@ -646,6 +646,16 @@ def test_an_entry_of_the_replay_log_counts_by_its_key_until_it_is_removed() -> N
     assert (log.offsets, log.group) == ({4, 5, 6}, "g")
 
 
+def test_a_partition_that_does_not_exist_is_named_without_an_option_that_does_not_exist(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`dlq inspect` has no --partition, which the message named."""
+    place = SimpleNamespace(dead_letter=SimpleNamespace(partitions=4))
+    monkeypatch.setattr(command, "open_dead_letter_topics", lambda *_what: place)
+    assert exit_code_of(cli, "brew", ["dlq", "inspect", "4/17", "--dead-letter", "d"]) == ExitCode.USAGE
+    assert "there is no partition 4: d has partitions 0 to 3; run `brew dlq list`" in capsys.readouterr().err
+
+
 def test_a_list_reads_the_replay_log_of_those_partitions_alone_that_have_such_letters(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
