@@ -237,9 +237,11 @@ def test_manifests_hold_their_schemas(document: dict[str, Any]) -> None:
 
 
 def test_the_file_that_the_operator_runs_is_in_the_wheel() -> None:
-    file = spark_application()["mainApplicationFile"].partition("-packages/")[2]
+    folder, _, file = spark_application()["mainApplicationFile"].partition("/site-packages/")
     assert file
     assert (ROOT / file).is_file()
+    text = (ROOT / "deploy/kubernetes/spark-application.yaml").read_text()
+    assert f"FROM {folder.rpartition('/')[2].replace('python', 'python:')}-slim" in text, "the image's own Python"
 
 
 def test_a_manifest_with_a_wrong_field_is_caught() -> None:
