@@ -18,11 +18,15 @@ from proof.findings import Findings, Name
 
 
 class _Range(NamedTuple):
-    """A committed range; ``start`` is None if the previous commit is unknown."""
+    """
+    A committed range; ``start`` is None if the previous commit is unknown.
+
+    ``key`` is None for what lies below an offset that was set by hand where commits before it are missing.
+    """
 
     start: int | None
     until: int
-    key: Key
+    key: Key | None
 
 
 class Positions:
@@ -42,10 +46,11 @@ class Positions:
         """The last commit of the log, also if some before it are missing: None if it was a deletion, -1 without any."""
         self.by_hand = self.readable = False
         self._before_hand: int | None = -1
+        self._commits_missing = False
 
     def moved(self, until: int, key: Key, *, strict: bool) -> None:
         """Record that a committed transaction moved the offset to ``until``."""
-        before, self.last, self.by_hand = self.last, until, False
+        before, self.last, self.by_hand, self._commits_missing = self.last, until, False, False
         self.logged = until
         location = self.topic, self.partition, until
         if strict and key[0] in self._retired:
@@ -64,18 +69,25 @@ class Positions:
         """Record that the offset was set outside a transaction, or deleted (None); the chain starts anew."""
         if not self.by_hand:
             self._before_hand = self.last
+        if self._commits_missing and until is not None:
+            self._ranges.append(_Range(None, until, None))
+            self._commits_missing = False
         self.last = self.logged = until
         self.by_hand = True
 
     def moved_before_hand(self, until: int, key: Key, *, strict: bool) -> None:
         """Record a transaction that sent its offset before the offset was set by hand, and ended after that."""
-        by_hand, self.last = self.last, self._before_hand
+        by_hand, self.last, missing = self.last, self._before_hand, self._commits_missing
+        below = [self._ranges.pop()] if self._ranges and self._ranges[-1].key is None else []
         self.moved(until, key, strict=strict)
+        self._ranges += below  # judged last, because it excuses what others wrote
+        self._commits_missing = missing
         self._before_hand, self.last, self.logged, self.by_hand = until, by_hand, by_hand, True
 
     def broken(self) -> None:
         """Record that commits are missing from the log (compaction, retention): the next start is unknown."""
         self.last = self._before_hand = None
+        self._commits_missing = True
 
     def wrote(self, attempt: Attempt) -> None:
         """Add a transaction with records from this partition; its sources may still grow."""
@@ -122,24 +134,24 @@ class Positions:
                 if missing[0] >= (span.start or 0):
                     gone.append(missing[0])
                 missing.popleft()
-            if gone:
-                self._incomplete(span, gone)
+            if gone and span.key is not None:  # an operator may have skipped them
+                self._incomplete(span, gone, span.key)
             self._judge(span)
         self._ranges.clear()
         if self.readable and self.last is not None:
             for attempt in self._attempts:
                 self._torn(attempt)
 
-    def _incomplete(self, span: _Range, gone: list[int]) -> None:
+    def _incomplete(self, span: _Range, gone: list[int], key: Key) -> None:
         """Report lost inputs of a committed range: below the transaction's first source, or above it."""
-        wrote = [a.sources[self.partition][0] for a in self._attempts if a.key == span.key]
+        wrote = [a.sources[self.partition][0] for a in self._attempts if a.key == key]
         location = self.topic, self.partition, gone[0]
         if wrote and gone[-1] < min(wrote):
             evidence = f"{span.start} was committed, but the transaction that moved it to {span.until} begins at "
-            self._found.add(Name.OFFSET_GAP, location, evidence + str(min(wrote)), span.key)
-        if not wrote or gone[-1] >= min(wrote) or self._both(span.key):
+            self._found.add(Name.OFFSET_GAP, location, evidence + str(min(wrote)), key)
+        if not wrote or gone[-1] >= min(wrote) or self._both(key):
             evidence = f"its offset {span.until} is committed, but {len(gone)} of its records are not visible"
-            self._found.add(Name.TORN, location, evidence, span.key)
+            self._found.add(Name.TORN, location, evidence, key)
 
 
 class OffsetLog:

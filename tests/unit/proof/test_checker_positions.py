@@ -193,6 +193,56 @@ def test_an_offset_set_by_hand_is_a_start_until_a_transaction_moves_it(log: Log)
 
 
 @pytest.mark.parametrize(
+    ("gap", "wrote", "torn"),
+    [
+        (True, [(A, 0, 9), (X, 10, 19)], 0),
+        (False, [(A, 0, 9)], 1),
+        (True, [(A, 0, 20)], 1),
+        (True, [(A, 20, 22)], 1),
+        (True, [(B, 19, 29)], 1),
+        (True, [(X, 30, 31)], 1),
+    ],
+    ids=["compacted", "not compacted", "straddles", "above", "its own straddles", "behind all"],
+)
+def test_an_offset_set_by_hand_behind_a_gap_has_the_commits_below_it_in_the_gap(
+    gap: bool, wrote: list[tuple[Key, int, int]], torn: int, log: Log
+) -> None:
+    """They were called torn. What reaches above that offset, or lies above it, still has to have a commit."""
+    if gap:
+        log.positions.broken()
+    log.positions.set_by_hand(20)
+    log.moved(30, B)
+    for one in wrote if wrote[0][0] == B else [*wrote, (B, 20, 29)]:
+        log.wrote(*one)
+    assert log.named().get("torn-txn", 0) == torn
+
+
+@pytest.mark.parametrize(("highest", "torn"), [(9, 0), (10, 1)])
+def test_a_transaction_from_before_an_offset_was_set_by_hand_behind_a_gap_has_its_own_range(
+    highest: int, torn: int, log: Log
+) -> None:
+    """It ended after that. Its records are not excused by the commits that are missing."""
+    log.positions.broken()
+    log.positions.set_by_hand(20)
+    log.positions.moved_before_hand(10, A, strict=True)
+    log.wrote(A, 5, highest)
+    assert log.named().get("torn-txn", 0) == torn
+
+
+def test_inputs_that_were_skipped_by_hand_behind_a_gap_are_in_nobodys_range(log: Log) -> None:
+    log.positions.broken()
+    log.positions.set_by_hand(20)
+    log.moved(30, B)
+    log.wrote(B, 20, 29)
+    assert log.named(15, 19) == {}
+    log.positions.broken()
+    log.positions.set_by_hand(None)
+    log.positions.set_by_hand(40)
+    log.wrote(X, 31, 39)
+    assert log.named() == {}, "a deletion in between changes nothing"
+
+
+@pytest.mark.parametrize(
     ("lost", "named"),
     [((0, 2), ["offset-gap"]), ((0, 3), ["torn-txn"]), ((0, 9), ["torn-txn"]), ((5,), ["torn-txn"]), ((10,), [])],
 )
