@@ -48,6 +48,7 @@ class Observer:
         self._connection, self._topic, self._group, self._exact = connection, topic, group, exact
         self._ages = ages
         self._first: dict[int, tuple[int, FirstVisible]] = {}
+        self._topic_id: str | None = None
         self.unavailable: str | None = None
         self._open()
 
@@ -68,7 +69,10 @@ class Observer:
             raise
 
     def _look(self, deadline: Deadline) -> list[PartitionSnapshot]:
-        partition_range = range(topics.describe_one(self._admin, self._topic, deadline).partitions)
+        topic = topics.describe_one(self._admin, self._topic, deadline)
+        if topic.topic_id != self._topic_id:  # a recreated topic has other records at the same positions
+            self._topic_id, self._first = topic.topic_id, {}
+        partition_range = range(topic.partitions)
         positions = committed(self._reader, self._topic, partition_range, deadline)
         logs = log_offsets(self._admin, self._topic, partition_range, deadline)
         snapshots = [_plain(p, logs[p], positions[p]) for p in partition_range]

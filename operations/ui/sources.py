@@ -165,6 +165,7 @@ class OutputTailSource:
         self._connection, self.topic, self._last = connection, topic, last
         self._admin = admin(connection)
         self._strips: dict[int, Strip] = {}
+        self._topic_id: str | None = None
         self._read_s: dict[int, float] = {}
 
     def ask(self, deadline: Deadline) -> OutputTail:
@@ -180,6 +181,8 @@ class OutputTailSource:
         known = topics.describe(self._admin, [self.topic], deadline).get(self.topic)
         if known is None:
             return OutputTail(self.topic, {}, missing=True)
+        if known.topic_id != self._topic_id:  # a recreated topic may have as many records
+            self._topic_id, self._strips = known.topic_id, {}
         logs = log_offsets(self._admin, self.topic, range(known.partitions), deadline)
         changed = [p for p, log in logs.items() if p not in self._strips or self._strips[p].log != log]
         changed.sort(key=lambda p: self._read_s.get(p, 0.0))

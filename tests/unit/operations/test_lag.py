@@ -19,6 +19,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, KafkaFailure, Refused
 from brew.kafka.raw_log import FirstVisible
+from brew.kafka.topics import Topic
 from brew.names import ExitCode, SinkTransactionalId
 from brew.offsets import Committed, LogOffsets
 from brew.sink.position import BY_HAND
@@ -187,7 +188,7 @@ def test_what_could_not_be_read_once_is_not_told_of_a_later_snapshot(monkeypatch
 
     monkeypatch.setattr(lag, "admin", lambda *_: None)
     monkeypatch.setattr(lag, "consumer", lambda *_: None)
-    monkeypatch.setattr(lag.topics, "describe_one", lambda *_: SimpleNamespace(partitions=2))
+    monkeypatch.setattr(lag.topics, "describe_one", lambda *_: Topic("in", "id", 2, 1))
     monkeypatch.setattr(lag, "committed", lambda *_: {0: position, 1: Committed(9, "")})
     monkeypatch.setattr(lag, "log_offsets", lambda *_: dict.fromkeys((0, 1), LogOffsets(0, 9, 9)))
     monkeypatch.setattr(lag, "open_transactions_admin", denied)
@@ -235,6 +236,21 @@ def test_the_oldest_record_is_read_again_once_the_position_has_moved(
     assert looks == [(50, 100), (60, 100)]
     assert [one.remaining.records for one in aged] == [50, 50, 0, 0]
     assert [one.oldest_ms for one in aged] == [NOW_MS, NOW_MS, None, None]
+
+
+def test_the_oldest_record_of_a_recreated_topic_is_read_anew(
+    observer: lag.Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a committed offset the position stays at 0: the age was that of a record which was gone."""
+    ids, ages = iter(["old", "old", "new"]), iter([NOW_MS, NOW_MS + 5000])
+    monkeypatch.setattr(lag.topics, "describe_one", lambda *_: Topic("in", next(ids), 1, 1))
+    monkeypatch.setattr(lag, "committed", lambda *_: {0: None})
+    monkeypatch.setattr(lag, "log_offsets", lambda *_: {0: LogOffsets(0, 9, 9)})
+    monkeypatch.setattr(lag, "first_visible", lambda *_: FirstVisible(next(ages)))
+    raw = SimpleNamespace(batches=lambda *_: iter(()))
+    transactions = SimpleNamespace(raw=raw, named=lambda _ids: [], held=list, of_producers=list)
+    monkeypatch.setattr(lag, "open_transactions_admin", lambda *_: nullcontext(transactions))
+    assert [observer.snapshot(Deadline(5))[0].oldest_ms for _ in range(3)] == [NOW_MS, NOW_MS, NOW_MS + 5000]
 
 
 @pytest.mark.parametrize(("state", "told"), [(ONGOING, True), ("CompleteCommit", False)])

@@ -7,10 +7,11 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from brew.cluster import RawBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Fatal, Refused
+from brew.kafka.topics import Topic
 from brew.observability.status import Status
 from brew.offsets import LogOffsets, SourcePosition
 from brew.settings import PipelineSettings
@@ -159,6 +161,23 @@ def test_a_program_that_hangs_hides_no_other_run(monkeypatch: pytest.MonkeyPatch
         known.url = silent
         assert known.ask(Deadline(2)) is not None
         assert known.url == url
+
+
+def test_the_tail_of_a_recreated_topic_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With as many records as the old one, it showed the old one's transactions for as long as nothing came."""
+    ids, fetched = iter(["old", "old", "new"]), list[object]()
+
+    def batches(topic: str, wanted: dict[int, tuple[int, int]]) -> Iterator[tuple[int, list[Any]]]:
+        fetched.append((topic, wanted))
+        return iter([(0, [])])
+
+    monkeypatch.setattr(sources, "admin", lambda _connection: None)
+    monkeypatch.setattr(sources.topics, "describe", lambda *_: {"out": Topic("out", next(ids), 1, 1)})
+    monkeypatch.setattr(sources, "log_offsets", lambda *_: {0: LogOffsets(0, 9, 9)})
+    monkeypatch.setattr(sources, "batch_fetcher", lambda *_: nullcontext(SimpleNamespace(batches=batches)))
+    tail = sources.OutputTailSource(RUN.connection, "out", 400)
+    counts = [len(fetched) for _ in range(3) if tail.ask(Deadline(5))]
+    assert counts == [1, 1, 2]
 
 
 def test_an_output_topic_that_the_brokers_refuse_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
