@@ -136,13 +136,14 @@ def pause(member: Member, wanted: Filter, for_s: float, wait_s: float) -> None:
         Refused: a partition still has an owner; the pause has been lifted.
     """
     member.pause_group(for_s, Deadline(READ_S))
-    deadline = Deadline(wait_s)
+    within_s, option = min((wait_s, "--wait-s"), (for_s, "--for-s"))  # after the pause they claim again
+    deadline = Deadline(within_s)
     while held := holders(member, wanted):
         if deadline.expired():
             member.pause_group(0, Deadline(READ_S))
             raise Refused(
                 f"{wanted.group} still owns partitions after {deadline.budget_s:g} s: {', '.join(sorted(held))}; "
-                "the pause was ended. Stop these members, or wait longer (--wait-s)"
+                f"the pause was ended. Stop these members, or wait longer ({option})"
             )
         time.sleep(_LOOK_S)
         member.read_new(Deadline(READ_S))

@@ -15,6 +15,7 @@ from brew.claims.messages import SNAPSHOT_KEY, WHOLE_TOPIC, Heartbeat, ReleaseGr
 from brew.claims.state import SNAPSHOT_RECORDS, Status
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, KafkaFailure, Refused, UsageError
+from downstream.claims.admin import Filter, pause
 
 INTERVAL_S = 1.0
 EIGHT = tuple(range(8))
@@ -250,6 +251,16 @@ def test_a_paused_group_gives_everything_back_and_an_administrator_sets_its_posi
     advance(shared, 1, a, b)
     assert {**a.held(), **b.held()}.keys() == set(EIGHT)
     assert {one.position for one in (*a.held().values(), *b.held().values())} == {7}
+
+
+@pytest.mark.parametrize(("for_s", "wait_s", "option"), [(60, 0.01, "--wait-s"), (0.01, 60, "--for-s")])
+def test_a_pause_waits_for_its_members_no_longer_than_it_lasts(
+    for_s: float, wait_s: float, option: str, shared: Shared
+) -> None:
+    """Afterwards they claim again: it waited on, and advised to wait longer."""
+    advance(shared, 1, member(shared, "busy"))
+    with pytest.raises(Refused, match=rf"still owns partitions after 0.01 s: busy; .*wait longer \({option}\)"):
+        pause(member(shared, "admin", works=False), Filter(GROUP), for_s, wait_s)
 
 
 @pytest.mark.parametrize(("for_s", "until"), [(0, [0]), (1, [0, START_MS + 1000])])
