@@ -176,8 +176,9 @@ class Member:
     def _unreadable(self, record: LogRecord) -> Refused:
         return Refused(
             f"the record at {self._topic}[{record.partition()}] offset {record.offset()} has a header whose name is "
-            "not UTF-8, and the client library can't read it; to leave it out, set the group's offset "
-            f"from {record.offset()} to {record.offset() + 1}"
+            "not UTF-8, and the client library can't read it; to leave it out, move the position "
+            f"from {record.offset()} to {record.offset() + 1}: the group's offset, with claims theirs (`brew claims "
+            "set-position`), and a ledger's next_offset in its table kafka_offsets"
         )
 
     def seek(self, positions: Mapping[int, int]) -> None:

@@ -153,7 +153,7 @@ class AtLeastOnce(Handler):
                 holding = self._held[assignment.partition] = claimed
             # A topic that was deleted and recreated has the position of the old one here; Kafka's own was deleted.
             of = None if holding.topic_id == UNKNOWN_ID else holding.topic_id
-            at = replace(assignment, committed=holding.position, committed_topic_id=of)
+            at = replace(assignment, committed=holding.position, committed_topic_id=of, claimed=True)
             offsets.append(at if holding.position >= 0 else assignment)
         return self._inner.assigned(offsets, deadline)
 

@@ -121,7 +121,7 @@ class AssignedPartition:
     A partition's state in Kafka when it is assigned.
 
     ``committed`` is a hint: the group's offset in Kafka, read without waiting for pending transactions, or None; with
-    claims it is their position, which may be ahead of the work. ``reported`` is Kafka's offset in any case.
+    claims (``claimed``) it is their position, which may be ahead of the work. ``reported`` is Kafka's in any case.
     ``first`` and ``last_stable`` are the log's first offset and its last stable offset (LSO).
     ``committed_topic_id``: the id of the topic for which that offset was committed; None if unknown.
     """
@@ -134,6 +134,7 @@ class AssignedPartition:
     last_stable: int
     committed_topic_id: str | None = None
     reported: int | None = None
+    claimed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,15 +243,19 @@ def start(assignment: AssignedPartition) -> int:
     if assignment.committed is None:
         return assignment.first
     where = f"{assignment.topic}[{assignment.partition}]"
+    place, remedy = "group's offset", f"set the group's offset to {assignment.first}"
+    if assignment.claimed:
+        place, option = "claimed position", f"--partitions {assignment.partition} --to offset --offset"
+        remedy = f"run `brew claims set-position {option} {assignment.first}` with --group and --topic"
     if assignment.committed_topic_id not in {None, assignment.topic_id}:
         raise Refused(
-            f"topic-recreated: the group's offset {assignment.committed} of {where} belongs to the topic with id "
+            f"topic-recreated: the {place} {assignment.committed} of {where} belongs to the topic with id "
             f"{assignment.committed_topic_id}, but the topic now has id {assignment.topic_id}; "
-            f"read it with another --group, or set the group's offset to {assignment.first}"
+            f"read it with another --group, or {remedy}"
         )
     if assignment.committed < assignment.first:
         raise Refused(
-            f"input-lost: {where} has committed offset {assignment.committed}, and retention has deleted the records "
-            f"before {assignment.first}; to skip them, set the group's offset to {assignment.first}"
+            f"input-lost: the {place} of {where} is {assignment.committed}, and retention has deleted the records "
+            f"before {assignment.first}; to skip them, {remedy}"
         )
     return assignment.committed

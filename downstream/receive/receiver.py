@@ -285,9 +285,14 @@ class Receiver(Handler):
     def _start(self, assignment: AssignedPartition) -> int:
         """With ``again``, continue where this process was: until it reports, the group's offset is the one before."""
         if self.settings.again:
-            position = self._read_again.setdefault(assignment.partition, assignment.first)
-            if assignment.partition in self._left and position < assignment.first <= (assignment.committed or 0):
-                position = assignment.first  # another member read what retention deleted since
+            position, first = self._read_again.setdefault(assignment.partition, assignment.first), assignment.first
+            if assignment.partition in self._left and position < first <= (assignment.committed or 0):
+                position = first  # another member read what retention deleted since
+            if position < first:
+                raise Refused(
+                    f"input-lost: {assignment.topic}[{assignment.partition}] was read again up to {position}, and "
+                    f"retention has deleted the records before {first}; to skip them, run it once more with --again"
+                )
             assignment = replace(assignment, committed=position, committed_topic_id=None)
         return start(assignment)
 

@@ -745,7 +745,7 @@ def test_all_is_read_again_once_and_not_with_every_assignment(again: bool, start
     begun.append(receiver.assigned([assignment], Deadline(10))[3])
     assert begun == starts
     if again:
-        with pytest.raises(Refused, match="input-lost"):
+        with pytest.raises(Refused, match=r"^input-lost: .* was read again up to 15, .* before 16; .* with --again"):
             receiver.assigned([AssignedPartition("t", "id", 3, 20, 16, 90)], Deadline(10))
 
 
@@ -767,8 +767,17 @@ def test_reading_goes_on_at_the_groups_offset_or_begins_at_the_logs_first() -> N
         assert consuming.start(_assigned(50, consuming.topic_id_in(Committed(50, metadata)))) == 50
     with pytest.raises(Refused, match=r"^topic-recreated: .* id other, .* now has id id;"):
         consuming.start(_assigned(50, consuming.topic_id_in(Committed(50, consuming.metadata("other")))))
-    with pytest.raises(Refused, match=r"^input-lost: .* committed offset 9,"):
+    with pytest.raises(Refused, match=r"^input-lost: the group's offset of .* is 9, .* set the group's offset to 10"):
         consuming.start(_assigned(9, "id"))
+
+
+@pytest.mark.parametrize(("committed", "topic_id"), [(9, "id"), (50, "other")])
+def test_a_claimed_position_is_not_moved_by_the_groups_offset(committed: int, topic_id: str) -> None:
+    """The advice was to set Kafka's offset, which a member by claim does not read."""
+    claimed = replace(_assigned(committed, topic_id), claimed=True)
+    advice = "run `brew claims set-position --partitions 3 --to offset --offset 10` with --group and --topic"
+    with pytest.raises(Refused, match=f"the claimed position .*, (or )?{advice}$"):
+        consuming.start(claimed)
 
 
 class Broken(BackgroundThread):

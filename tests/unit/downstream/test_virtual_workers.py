@@ -384,7 +384,7 @@ def test_reading_begins_at_the_committed_offset_or_the_first(scene: Scene) -> No
     assert handler.assigned([assignment(0, 9), assignment(1, None)], Deadline(5)) == {0: 9, 1: 5}
     handler.handle([records(9, 12)], scene.context())
     assert handler.assigned([assignment(0, 9)], Deadline(5)) == {0: 12}
-    with pytest.raises(Refused, match="committed offset 2, and retention has deleted the records before 5"):
+    with pytest.raises(Refused, match="is 2, and retention has deleted the records before 5"):
         handler.assigned([assignment(2, 2)], Deadline(5))
     handler.revoked([0, 1, 2], Deadline(1))
     handler.lost([2])

@@ -55,6 +55,7 @@ class Recorder:
 
     def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002
         self.calls.append(("assigned", [assignment.committed for assignment in assignments]))
+        assert all(assignment.claimed is (assignment.committed != 50) for assignment in assignments)
         return {assignment.partition: assignment.committed or assignment.first for assignment in assignments}
 
     def handle(self, slices: Sequence[PartitionBatch], context: HandlerContext) -> None:
