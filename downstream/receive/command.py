@@ -6,6 +6,7 @@ import dataclasses
 import json
 import threading
 from collections import Counter
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -30,7 +31,14 @@ from downstream.consume.options import (
 )
 from downstream.observed import consume, stop_event, to_stderr
 from downstream.receive.check import Effects, PostgresEffects, RedisEffects, check
-from downstream.receive.postgres import CallSettings, ClaimRetention, Deliverer, PostgresReceiver, TopicRetention
+from downstream.receive.postgres import (
+    CallSettings,
+    ClaimRetention,
+    Deliverer,
+    PostgresReceiver,
+    RetentionCheck,
+    TopicRetention,
+)
 from downstream.receive.receiver import BAD_QUANTITY, SOURCE, Receiver, ReceiverSettings, identifier
 from downstream.receive.redis import RedisReceiver, RedisScriptReceiver, RedisSettings
 
@@ -185,6 +193,8 @@ def receive_command(*, only_check: bool, as_json: bool, **given: Any) -> int:
         settings.group, settings.topic, identify, given["again"], crash_of(given), to_stderr
     )
     receiver = _receiver(store, receiver_settings, keeping, given)
+    if keeping.keep_s is not None and not given["accept_weaker"]:
+        receiver.background.append(RetentionCheck(partial(_longer_than_records, settings, given)))
     deliverer = None
     if store == "outbox":
         calls = CallSettings(given["effect_url"])
@@ -260,8 +270,12 @@ def _redis(given: dict[str, Any], keeping: ClaimRetention) -> RedisSettings:
 def _claim_retention(settings: LoopSettings, given: dict[str, Any]) -> ClaimRetention:
     deadline = Deadline(_ASK_S)
     reach(settings.connection, deadline)
-    client = admin(settings.connection)
-    topics.describe_one(client, settings.topic, deadline)
+    topics.describe_one(admin(settings.connection), settings.topic, deadline)
+    return _longer_than_records(settings, given)
+
+
+def _longer_than_records(settings: LoopSettings, given: dict[str, Any]) -> ClaimRetention:
+    client, deadline = admin(settings.connection), Deadline(_ASK_S)
     kept, topic = TopicRetention(0.0, 0.0), settings.topic
     if not given["accept_weaker"]:
         deletes = "delete" in topics.cleanup_policy(client, topic, deadline)  # otherwise records are compacted and kept

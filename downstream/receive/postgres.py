@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import urllib3
 
 from brew.cli import printable
 from brew.deadline import Deadline
-from brew.errors import Refused, UsageError
+from brew.errors import DeadlineExceeded, Denied, KafkaFailure, Refused, UsageError
 from brew.fault_injection import CrashMoment, StoreCrash
 from downstream.address import RequestOutcome, authorization, checked_http, idempotency_key, masked_url
 from downstream.consume.handler import HandlerContext, LastingFailure, RetryLater
@@ -145,6 +145,21 @@ class ClaimRetention:
                 f"redelivered after its claim was deleted; {kept.remedy}"
             )
         return cls(days * _SECONDS_A_DAY)
+
+
+class RetentionCheck(BackgroundThread):
+    """Calls ``check`` every minute: the topic's retention may be raised above that of the claims while they expire."""
+
+    def __init__(self, check: Callable[[], object], every_s: float = 60.0) -> None:
+        super().__init__("check of the topic's retention", every_s)
+        self._check = check
+
+    def round(self) -> bool:
+        try:
+            self._check()
+        except (KafkaFailure, DeadlineExceeded, Denied) as error:  # a restart tells
+            raise RetryLater(str(error)) from error
+        return False
 
 
 class CleanUp(BackgroundThread):

@@ -25,13 +25,15 @@ from harness.records import FakeRecord as Record
 from hypothesis import given
 from hypothesis import strategies as some
 
+from brew.cli import exit_code_of
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Refused, UsageError
+from brew.errors import DeadlineExceeded, Denied, KafkaFailure, Refused, UsageError
 from brew.fault_injection import CrashMoment, StoreCrash
 from brew.offsets import Committed, LogOffsets, SourcePosition
 from downstream import check as downstream_check
 from downstream import postgres
+from downstream.__main__ import downstream
 from downstream.check import Findings, TopicSnapshot
 from downstream.consume import handler as consuming
 from downstream.consume.handler import (
@@ -42,6 +44,7 @@ from downstream.consume.handler import (
     PartitionBatch,
     RetryLater,
 )
+from downstream.consume.loop import LoopResult
 from downstream.ledger import check as ledger_check
 from downstream.ledger.check import Money, _expected
 from downstream.ledger.command import Ledger, LedgerHandler, OffsetRow, Start, start
@@ -52,7 +55,7 @@ from downstream.receive import command
 from downstream.receive import postgres as outbox
 from downstream.receive import receiver as receiving
 from downstream.receive.check import CheckResult
-from downstream.receive.postgres import CallSettings, ClaimRetention, Deliverer, TopicRetention
+from downstream.receive.postgres import CallSettings, ClaimRetention, Deliverer, RetentionCheck, TopicRetention
 from downstream.receive.receiver import BackgroundThread, Receiver, ReceiverSettings, identifier, messages, points_grant
 from downstream.receive.redis import RedisReceiver, RedisScriptReceiver, RedisSettings
 
@@ -573,6 +576,36 @@ def test_rows_of_records_that_compaction_removed_keep_their_sums(
     checked, _ = compared(6, records, map(booked, sorted([*rows, 5])), [1, 2, 9])
     assert dict(checked.findings) == findings
     assert (checked.expired, checked.rows) == (expired, len(rows) + 1)
+
+
+def test_a_retention_that_is_raised_under_a_running_receiver_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims went on expiring, and what `--again` read later had its effect twice. An outage proves nothing."""
+    monkeypatch.setattr(receiving, "_PAUSE_S", 0.001)
+    answers: list[Exception] = [KafkaFailure("no leader"), DeadlineExceeded("no answer"), Denied("no right")]
+
+    def check() -> None:
+        if not answers:
+            raise Refused("a message could be redelivered after its claim was deleted")
+        raise answers.pop(0)
+
+    checked = RetentionCheck(check, 0.001)
+    checked.start()
+    checked._thread.join(5)
+    with pytest.raises(Refused, match="redelivered"):
+        checked.check()
+
+
+@pytest.mark.parametrize(("weaker", "keep_days", "checked"), [(False, 10, 1), (True, 10, 0), (False, 0, 0)])
+def test_the_command_checks_the_retention_while_claims_expire(
+    weaker: bool, keep_days: float, checked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver = Claiming()
+    monkeypatch.setattr(command, "_claim_retention", lambda *_: ClaimRetention(keep_days * DAY or None))
+    monkeypatch.setattr(command, "_receiver", lambda *_: receiver)
+    monkeypatch.setattr(command, "_run", lambda *_: LoopResult())
+    words = ["receive", "--database", "postgresql://h/d", "--keep-days", str(keep_days), "--json"]
+    assert exit_code_of(downstream, "downstream", [*words, *(["--accept-weaker"] if weaker else [])]) == 0
+    assert [type(one) for one in receiver.background] == [RetentionCheck] * checked
 
 
 @pytest.mark.parametrize("compacted", [True, False])
