@@ -332,7 +332,7 @@ LAYER_BUGS: list[LayerBug] = [
     LayerBug(
         "goal-one-short",
         "A drain considers a partition done one offset before its goal.",
-        "brew/driver/leases.py",
+        "brew/driver/assignments.py",
         "if goals is not None and position >= goals.get(partition, 0):",
         "if goals is not None and position >= goals.get(partition, 0) - 1:",
         "tests/unit/brew/driver/test_assignments.py::test_a_partition_is_done_at_its_goal_and_not_one_offset_before",

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brew.connection import Connection
+from brew.driver.assignments import Assignments
 from brew.driver.assignor import assign, loads, partition_to_move
-from brew.driver.leases import Assignments
 from brew.offsets import Committed, LogOffsets, OffsetRange
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
@@ -115,7 +115,9 @@ def test_what_a_dead_worker_held_is_free_again_and_exempt_from_crash_once() -> N
     for partition, slot in ((0, 0), (1, 1), (2, 0)):
         assignments.assign(partition, slot)
         assignments._shared.running[partition] = OffsetRange("in", partition, 50, 51)
+    assignments.reading |= {0, 1}
     assert assignments.disconnected(dead)
+    assert assignments.reading == {1}, "its successor has yet to read"
     assert (assignments.sessions, assignments.held, assignments._shared.running.keys()) == ({1: alive}, {1: 1}, {1})
     assert assignments._shared.lost == {p: OffsetRange("in", p, 50, 51) for p in (0, 2)}
     assert assignments.free(0.0) == {0, 2}
