@@ -15,11 +15,10 @@ import brew.first_imports  # noqa: F401 - before the slow ones
 
 from typing import TYPE_CHECKING, Any
 
-from brew.errors import BrewError, Denied, KafkaFailure, Refused, Unreachable, UsageError
+from brew.errors import BrewError, KafkaFailure, Refused, Unreachable, UsageError
 
 __all__ = [
     "BrewError",
-    "Denied",
     "ExactlyOnceSink",
     "KafkaFailure",
     "Pipeline",
