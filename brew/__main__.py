@@ -1,9 +1,4 @@
-"""
-The console command `brew` (or `python -m brew`): the commands of all four programs under one name.
-
-A command is imported only when it is called, as `module:name` from `brew.commands`; `brew --help` and shell completion
-import none.
-"""
+"""The console command `brew`, or `python -m brew`: the commands of all four programs, each imported when called."""
 
 from __future__ import annotations
 

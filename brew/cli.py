@@ -155,11 +155,7 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 
 
 class _Stderr(logging.Handler):
-    """
-    Writes the library's log to stderr, as plain sentences.
-
-    Lines of librdkafka are omitted: those that matter are also raised as errors.
-    """
+    """Writes the library's log to stderr, without librdkafka's lines: those that matter are also raised as errors."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if not record.name.startswith("brew.librdkafka"):

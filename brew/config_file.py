@@ -119,12 +119,7 @@ def command_path(ctx: click.Context) -> tuple[str, ...]:
 
 
 def found(named: str | None) -> Path | None:
-    """
-    Return the file to use: the named one, else brew.toml in the working directory, else None.
-
-    Raises:
-        UsageError: the named file does not exist.
-    """
+    """Return the file to use: the named one (`UsageError` if it does not exist), else brew.toml if there is one."""
     if named:
         if not Path(named).exists():
             raise UsageError(f"--config ({VARIABLE}) is {named!r}: there is no such file; name an existing one")
@@ -133,23 +128,13 @@ def found(named: str | None) -> Path | None:
 
 
 def defaults(named: str | None, path: Sequence[str], params: Iterable[click.Parameter]) -> dict[str, Any]:
-    """
-    Return the file's values for the command of ``path``, by parameter; empty without a file.
-
-    Raises:
-        UsageError: the file cannot be read, or has an invalid key or value.
-    """
+    """Return the file's values for the command of ``path``, by parameter; raises `UsageError` if one is invalid."""
     file = found(named)
     return {} if file is None else {name: setting.value for name, setting in read(file, path, params).items()}
 
 
 def read(file: Path, path: Sequence[str], params: Iterable[click.Parameter]) -> dict[str, Default]:
-    """
-    Return the values from ``file``, each with its table; the command's own table takes precedence.
-
-    Raises:
-        UsageError: as for `defaults`.
-    """
+    """Return the values from ``file``, each with its table; the command's own table wins. Raises `UsageError`."""
     document = parsed(file)
     options = {param.opts[0].removeprefix("--"): param for param in params if isinstance(param, click.Option)}
     common = document.get(COMMON, {})
@@ -169,12 +154,7 @@ def read(file: Path, path: Sequence[str], params: Iterable[click.Parameter]) -> 
 
 
 def parsed(file: Path) -> dict[str, Any]:
-    """
-    Return the file's tables, after checking their names and the keys of `[common]`.
-
-    Raises:
-        UsageError: a name or key is unknown, or the file is not TOML.
-    """
+    """Return the file's tables; raises `UsageError` for an unknown name, an unknown key in `[common]`, or no TOML."""
     try:
         document = tomllib.loads(file.read_text())
     except OSError as error:
@@ -306,12 +286,7 @@ def show(ctx: click.Context, command: tuple[str, ...], named: str | None, *, as_
 
 
 def _settings(root: click.Context, path: tuple[str, ...], file: Path | None) -> list[Setting]:
-    """
-    Return a call's options.
-
-    Raises:
-        UsageError, click.UsageError: the command refuses these values, in the same words.
-    """
+    """Return a call's options; raises `UsageError` or click's in the command's own words if it refuses them."""
     ctx = _context(root, path)
     options = [param for param in ctx.command.params if isinstance(param, click.Option)]
     taken = read(file, command_path(ctx), options) if file else {}
@@ -350,12 +325,7 @@ def _source(option: click.Option, source: ParameterSource, file: Path | None, ta
 
 
 def _context(root: click.Context, path: tuple[str, ...]) -> click.Context:
-    """
-    Return the context of a call of the command of ``path``.
-
-    Raises:
-        UsageError: there is no such command.
-    """
+    """Return the context of a call of the command of ``path``; raises `UsageError` if there is no such command."""
     ctx = root
     for name in path:
         group = ctx.command

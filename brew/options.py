@@ -143,12 +143,7 @@ run_options = options(
 def settings_of(
     option: dict[str, Any], transform: str | None = None, packages: tuple[str, ...] = ("brew",)
 ) -> PipelineSettings:
-    """
-    Build the settings from parsed options; ``transform`` is the program's own function, contained in ``packages``.
-
-    Raises:
-        UsageError: a value is invalid.
-    """
+    """Build the settings from parsed options; ``transform`` is the program's own, contained in ``packages``."""
     return PipelineSettings(
         connection(option["bootstrap"]),
         option["input"],

@@ -101,11 +101,7 @@ def check(fact: PartitionFacts, group: str) -> None:
 
 
 def plan_ranges(facts: Iterable[PartitionFacts], cap: int, goals: Mapping[int, int] | None) -> Plan:
-    """
-    Plan one cycle: for each partition the range `[position, LSO)`, at most ``cap`` offsets.
-
-    ``goals`` (partition -> offset) are the end offsets of a draining run; None follows for ever.
-    """
+    """Plan one cycle: `[position, LSO)` of each partition, at most ``cap`` offsets; ``goals``: where a drain ends."""
     ranges, blocked, drained = [], {}, goals is not None
     for fact in facts:
         goal = fact.log.end if goals is None else goals.get(fact.partition, fact.log.first)

@@ -27,12 +27,7 @@ def invalid_address(option: str, example: str) -> UsageError:
 
 
 def checked_login(address: str, option: str, example: str) -> str:
-    """
-    Return the address if its login is unambiguous.
-
-    Raises:
-        UsageError: the login could be parsed as something else.
-    """
+    """Return the address; raises `UsageError` if its login could be parsed as something else."""
     _, _, rest = address.partition("://")
     login, separator, _ = rest.rpartition("@")
     if separator and not _WHO.fullmatch(login):
@@ -41,12 +36,7 @@ def checked_login(address: str, option: str, example: str) -> str:
 
 
 def checked_http(url: str, option: str) -> str:
-    """
-    Return the address if it is an HTTP URL.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """Return the address if it is an HTTP URL, else raise `UsageError`."""
     if masked_url(url) == MASK:
         raise invalid_address(option, "http://host:port/path or https://...")
     return checked_login(url, option, "http://host:port/path or https://...")

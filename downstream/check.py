@@ -66,11 +66,7 @@ class TopicSnapshot:
             yield from batch
 
     def removed(self, partition: int) -> Callable[[int], bool]:
-        """
-        Return whether compaction removed the record at an offset; ask in ascending order, about invisible records.
-
-        An aborted record that is still there is none that was ever visible.
-        """
+        """Return whether compaction removed a record at this offset, where none is visible; ask in ascending order."""
         if not self.compacted:
             return lambda _offset: False
         span = {partition: (self.logs[partition].first, self.logs[partition].last_stable)}
@@ -88,12 +84,7 @@ class TopicSnapshot:
 
 
 def topic_snapshot(settings: LoopSettings) -> TopicSnapshot:
-    """
-    Take a snapshot of the topic and the group's offsets.
-
-    Raises:
-        Unreachable, Refused: no broker answers, or the topic does not exist.
-    """
+    """Take a snapshot of the topic and the group's offsets; raises `Refused` if there is no topic, or no answer."""
     reach(settings.connection, Deadline(_ASK_S))
     client, deadline = admin(settings.connection), Deadline(_ASK_S)
     topic = topics.describe_one(client, settings.topic, deadline)

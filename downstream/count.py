@@ -30,11 +30,7 @@ _EXAMPLES = 10
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """
-    Numbers of records, of distinct identities, and of repeated ones.
-
-    ``examples`` are the first repeated identities; beyond the memory limit only their digests are known.
-    """
+    """Numbers of records, distinct and repeated identities; beyond the memory limit ``examples`` are digests."""
 
     records: int
     unique: int

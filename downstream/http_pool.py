@@ -13,11 +13,7 @@ from brew.deadline import Deadline
 
 
 def http_pool(timeout_s: float, connections: int = 1) -> urllib3.PoolManager:
-    """
-    Return a client without retries, whose requests end after ``timeout_s``, from the connection to the last byte.
-
-    A name's look-up and a body that is sent over TLS have time-outs of their own, per server and per 16 KiB.
-    """
+    """Return a client without retries; a request ends after ``timeout_s`` (but for name look-ups and TLS uploads)."""
     whole = urllib3.Timeout(total=timeout_s)
     pool = urllib3.PoolManager(maxsize=connections, block=False, retries=False, timeout=whole)
     pool.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}

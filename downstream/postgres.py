@@ -282,11 +282,7 @@ def _cut(descriptor: int) -> None:
 
 
 def crash_before_commit(connection: Connection, crash: StoreCrash) -> None:
-    """
-    Crash before the COMMIT, or with it on the wire, if configured.
-
-    On the wire and before the answer, the outcome is unknown: the next start has to find out.
-    """
+    """Crash before the COMMIT, or with it on the wire, if configured; the next start has to find out its outcome."""
     crash.at(CrashMoment.BEFORE_COMMIT)
     if crash.due(CrashMoment.COMMIT_IN_FLIGHT):
         connection.pgconn.send_query(b"COMMIT")

@@ -35,12 +35,7 @@ class MalformedProfileError(ValueError):
 
 
 def tier_of(customer: str, value: bytes) -> str:
-    """
-    Return the tier in a profile's value; ``customer`` is the record's key.
-
-    Raises:
-        MalformedProfileError: not a JSON object with a known tier, or its customer differs from its key.
-    """
+    """Return the tier in a profile's value; ``customer`` is its key. Raises `MalformedProfileError`."""
     if not customer:
         raise MalformedProfileError("the key is empty, it has to be the customer_id")
     try:
@@ -125,11 +120,7 @@ def _no_profile(positions: Mapping[int, int]) -> bytes:
 
 
 def lookup(table: Table) -> tuple[Resolve, Evidence]:
-    """
-    Return a resolver, and a function that returns its last answer's profile as a header; for one thread.
-
-    A customer_id that is not text has no profile.
-    """
+    """Return a resolver (a customer_id that is no text has none) and its last profile's header; for one thread."""
     get = table.entries.get
     tiers, last = _TIERS, b""
 
@@ -147,12 +138,7 @@ def lookup(table: Table) -> tuple[Resolve, Evidence]:
 
 
 def check(settings: ProfilesSettings, connection: Connection, deadline: Deadline) -> None:
-    """
-    Check that the run can use its profiles.
-
-    Raises:
-        Refused: the topic is missing, or would lose profiles over time.
-    """
+    """Check that the run can use its profiles; raises `Refused` if the topic is missing, or loses some over time."""
     name, client = settings.topic, admin(connection)
     with mapped("check of the profiles"):
         found = topics.describe(client, [name], deadline)

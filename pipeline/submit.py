@@ -22,12 +22,7 @@ _NO_FILE = ("--config", os.devnull)  # every option is named: a brew.toml next t
 
 
 def submitter() -> str:
-    """
-    Return the `spark-submit` of PATH, else the one installed by pip, which locates its Spark by this Python.
-
-    Raises:
-        Refused: there is neither.
-    """
+    """Return the `spark-submit` of PATH, else pip's, which finds Spark by this Python; raises `Refused` without one."""
     found = shutil.which(_NAME)
     if found is None:
         found = shutil.which(_NAME, path=str(Path(sys.executable).parent))
@@ -62,12 +57,7 @@ def spark_submit(settings: PipelineSettings) -> list[str]:
 
 
 def _check_name(file: str) -> None:
-    """
-    Check that a file with the transformation can be imported by its name, before all other modules.
-
-    Raises:
-        UsageError: Python or brew would import it instead of another module.
-    """
+    """Raise `UsageError` if a file's name is another module's, which Python or brew would import in its place."""
     path = Path(file)
     loaded = sys.modules.get(path.stem)
     foreign = loaded is not None and getattr(loaded, "__file__", None) != str(path.expanduser().resolve())
@@ -79,11 +69,7 @@ def _check_name(file: str) -> None:
 
 
 def _kept_archive(packages: tuple[str, ...]) -> str:
-    """
-    Return our packages' zip in the user's cache, one for each state of the code.
-
-    spark-submit replaces this process, so a temporary file could not be removed afterwards.
-    """
+    """Return our packages' zip in the user's cache: spark-submit replaces this process, so nothing could remove it."""
     made = Path(package_archive(packages))
     try:
         name = f"brew-{hashlib.sha256(made.read_bytes()).hexdigest()[:16]}.zip"

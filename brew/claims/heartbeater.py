@@ -112,11 +112,7 @@ class Heartbeater:
         self.leave()
 
     def leave(self) -> None:
-        """
-        Release all held partitions, at the positions last reported, and end the thread, within `_LEAVE_S`. Idempotent.
-
-        Nothing is released while the log is out of reach: what was held becomes stale by itself.
-        """
+        """Release what is held, at the last reported positions, if the log answers; end the thread. Idempotent."""
         if self._end.is_set() or self._thread is None:
             return
         self._end.set()
@@ -140,12 +136,7 @@ class Heartbeater:
         return self._failing_since < math.inf
 
     def held(self) -> dict[int, Holding]:
-        """
-        Return the partitions that this member certainly owns now.
-
-        Raises:
-            BrewError: the heartbeater had to give up; nothing is owned any more.
-        """
+        """Return the partitions that this member certainly owns now; raises the error that made it give up."""
         if self._failure is not None:
             raise self._failure
         return {p: holding for p, holding in self._held.items() if self._now() < holding.confirmed_until}
@@ -253,11 +244,7 @@ class Heartbeater:
 
 
 class HeldPartitions:
-    """
-    Tracks the partitions that the user of one heartbeater works on; for one thread at a time.
-
-    Only these calls change the set. Each may raise the error that made the heartbeater give up, as `Heartbeater.held`.
-    """
+    """The partitions that a heartbeater's user works on; for one thread. Calls raise the same as `Heartbeater.held`."""
 
     def __init__(self, heartbeater: Heartbeater) -> None:
         self._heartbeater = heartbeater
@@ -382,12 +369,7 @@ class Ownership:
     """Which partitions a driver owns: a single one all. It only avoids conflicts; the fence decides what is visible."""
 
     def refresh(self, idle: IsIdle) -> Container[int]:  # noqa: ARG002 - for drivers that share partitions
-        """
-        Hand over idle partitions that are due to other drivers; return the partitions owned now.
-
-        Raises:
-            BrewError: this driver owns nothing any more, and never will again.
-        """
+        """Hand over idle partitions due to others; return those owned now. Raises `BrewError` if it ended for good."""
         return ALL_PARTITIONS
 
     def current_partitions(self) -> Container[int]:

@@ -171,12 +171,7 @@ _VALUES: dict[type[Message], Callable[[dict[str, Any]], tuple[Any, ...]]] = {
 
 
 def encode(message: Message) -> tuple[bytes, bytes]:
-    """
-    Return a record's key and value.
-
-    Raises:
-        UsageError: a field is out of its limits.
-    """
+    """Return a record's key and value; raises `UsageError` if a field is out of its limits."""
     wrong = _invalid_field(type(message), message)
     if wrong is not None:
         raise UsageError(f"{type(message).__name__}: {wrong} is {getattr(message, wrong)!r}; see docs/CLAIMS.md")
@@ -186,12 +181,7 @@ def encode(message: Message) -> tuple[bytes, bytes]:
 
 
 def decode(value: bytes | None) -> Message | None:
-    """
-    Decode a record's value; None if it is not a message, which all readers skip alike.
-
-    Raises:
-        Refused: a version or type that this reader does not know; its state would differ from the others'.
-    """
+    """Decode a value; None if it is no message. Raises `Refused` for an unknown version or type: states would vary."""
     try:
         fields = orjson.loads(value or b"")
     except orjson.JSONDecodeError:

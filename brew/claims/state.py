@@ -298,12 +298,7 @@ def snapshot_of(table: Table, client_id: str) -> Snapshot:
 
 
 def table_from(snapshot: Snapshot) -> Table:
-    """
-    Restore the table from a snapshot; its history counts as complete.
-
-    Raises:
-        Refused: the state has a format that this program does not write.
-    """
+    """Restore the table from a snapshot, as a complete history; raises `Refused` if the state has an unknown format."""
     table = Table()
     table.next = table.snapshot_until = snapshot.until
     table.clock = table.snapshot_clock = snapshot.clock
@@ -367,12 +362,7 @@ class ClaimsView:
         return any(table.partial for table in self.tables)
 
     def apply(self, entry: Entry) -> RecordEffect:
-        """
-        Apply a record.
-
-        Raises:
-            Refused: another version, or a log that has gained partitions.
-        """
+        """Apply a record; raises `Refused` for another version, or a log that has gained partitions."""
         message = decode(entry.value)
         if message is not None:
             self._check_partition(message, entry)

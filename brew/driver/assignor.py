@@ -15,11 +15,7 @@ def loads(lags: Mapping[int, int]) -> dict[int, int]:
 
 
 def assign(lags: Mapping[int, int], held: Mapping[int, int], slots: Iterable[int]) -> dict[int, int]:
-    """
-    Assign each unassigned partition of ``lags``, heaviest first, to the slot with the least load.
-
-    ``held`` (partition -> slot) is not changed. Empty if there is no slot.
-    """
+    """Assign each partition of ``lags`` that is not ``held``, heaviest first, to the slot with the least load."""
     weights = loads(lags)
     slot_loads = _slot_loads(weights, held, slots)
     assigned: dict[int, int] = {}

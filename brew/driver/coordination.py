@@ -42,12 +42,7 @@ class Leadership(Protocol):
 
 
 def run(settings: PipelineSettings, stop: threading.Event, progress: RunProgress, view: ProgressView) -> ExitCode:
-    """
-    Run as `brew.driver.run.run` does, but only while this driver is the leader; a replaced driver stands by again.
-
-    Raises:
-        BrewError: refused, or there was no progress for too long.
-    """
+    """Run as `brew.driver.run.run`, but only while this driver leads; a replaced driver stands by again."""
     stand_by = settings.stand_by or ClaimsSettings()
     name, preflight = stand_by.name, check(settings.leased_within(stand_by))
     if stop.is_set():
@@ -158,12 +153,7 @@ class Driver:
         return True
 
     def work(self, leadership: Leadership) -> bool:
-        """
-        Work while this driver is the leader; True if it is drained or stopped, False if it was replaced.
-
-        Raises:
-            BrewError: refused, or there was no progress for too long.
-        """
+        """Work while this driver leads; True if it is drained or stopped, False if it was replaced. Raises as `run`."""
         shared = create_context(self.preflight, threading.Event(), self.progress, self.view)
         runner, workers = create_workers(
             self.preflight, shared, None if self.warm_spark is None else self.warm_spark.context
@@ -215,12 +205,7 @@ def _is_leader(leadership: Leadership) -> bool:
 def run_sharing(
     settings: PipelineSettings, stop: threading.Event, progress: RunProgress, view: ProgressView
 ) -> ExitCode:
-    """
-    Run as `brew.driver.run.run` does, on a share of the partitions; a drain ends when all partitions are drained.
-
-    Raises:
-        BrewError: refused, or there was no progress for too long.
-    """
+    """Run as `brew.driver.run.run`, on a share of the partitions; a drain ends when all partitions are drained."""
     claims = settings.share or ClaimsSettings()
     preflight = check(settings.leased_within(claims))
     if stop.is_set():

@@ -48,12 +48,7 @@ class LeaseWorkers(Runner, Protocol):
         """Stop restarting workers."""
 
     def check(self) -> None:
-        """
-        Check that workers can still run.
-
-        Raises:
-            BrewError: they can't, and no retry can succeed.
-        """
+        """Check that workers can still run; raises `BrewError` if they can't, and no retry can succeed."""
 
     def worked(self, slot: int) -> None:
         """Forget the failures of this slot, because its worker has committed."""
@@ -78,12 +73,7 @@ class LeaseCoordinator:
         self._ending = False
 
     def run(self) -> None:
-        """
-        Coordinate until drained or stopped.
-
-        Raises:
-            Refused: going on could lose or duplicate records, or there was no progress for too long.
-        """
+        """Coordinate until drained or stopped; raises `Refused` if that is unsafe, or without progress for too long."""
         try:
             while not self._shared.stop.is_set() and not self._drained():
                 self._apply_ownership()

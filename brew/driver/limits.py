@@ -89,12 +89,7 @@ class GiveUpPolicy:
         return random.uniform(max_pause / 4, max_pause)  # noqa: S311 - a pause, not a secret
 
     def check_denial(self, outcome: Outcome) -> None:
-        """
-        Record how one attempt ended: while this partition lacks a right, others may make progress.
-
-        Raises:
-            Refused: this partition has been denied for ten seconds, or for --patience if that is less.
-        """
+        """Record how an attempt ended; raises `Refused` if this partition was denied for ten seconds, or --patience."""
         if outcome.status in GOOD:
             self._denied.pop(outcome.partition, None)
             return
@@ -160,12 +155,7 @@ class CircuitBreaker:
     _tripped: bool = False
 
     def apply_outcome(self, outcome: Outcome) -> None:
-        """
-        Count one outcome.
-
-        Raises:
-            Refused: too many were rejected; raised once, since other attempts still report while the run ends.
-        """
+        """Count one outcome; raises `Refused` if too many were rejected, once: others report while the run ends."""
         records = outcome.records
         if (
             outcome.status is not Status.COMMITTED
@@ -211,12 +201,7 @@ class FirstRecordsCheck:
         self._examples: dict[str, tuple[int, int]] = {}
 
     def apply_outcome(self, outcome: Outcome) -> None:
-        """
-        Count one outcome.
-
-        Raises:
-            Refused: the first `FIRST` records were all rejected; raised once.
-        """
+        """Count one outcome; raises `Refused` once if the first `FIRST` records were all rejected."""
         if outcome.status is not Status.COMMITTED:
             return
         with self._lock:
@@ -229,12 +214,7 @@ class FirstRecordsCheck:
             self._check(FIRST)
 
     def check_at_end(self) -> None:
-        """
-        Check at the end of a drain, which may have fewer records.
-
-        Raises:
-            Refused: all were rejected, and there were `MIN_AT_END` or more.
-        """
+        """Check at the end of a drain, which may be shorter: raises `Refused` if `MIN_AT_END` were all rejected."""
         with self._lock:
             self._check(MIN_AT_END)
 

@@ -42,12 +42,7 @@ class MicroBatchLane:
         )
 
     def run(self) -> None:
-        """
-        Cycle until drained or stopped.
-
-        Raises:
-            Refused: going on could lose or duplicate records, or there was no progress for too long.
-        """
+        """Cycle until drained or stopped; raises `Refused` if going on is unsafe, or without progress for too long."""
         stop = self._shared.stop
         try:
             while not stop.is_set():

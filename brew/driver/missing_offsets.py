@@ -1,8 +1,4 @@
-"""
-Missing offsets: check the output for records of a partition before it starts without a committed offset.
-
-`IdleOffsets` keeps the offsets of idle partitions from expiring.
-"""
+"""Missing offsets: look for a partition's records in the output before it starts without one; keep idle ones alive."""
 
 from __future__ import annotations
 
@@ -200,11 +196,7 @@ def _hidden(before: Logs, later: Logs) -> str | None:
 def _last_outputs(
     settings: PipelineSettings, partitions: set[int], logs: Logs, *, first_hit: bool
 ) -> dict[int, LastOutput]:
-    """
-    Return the last visible record per input partition, by the headers in output and dead letters.
-
-    ``first_hit`` stops at the first record found, which is enough to refuse.
-    """
+    """Return each partition's last visible output, by the headers; the first one found is enough with ``first_hit``."""
     last: dict[int, LastOutput] = {}
     for name, partition_logs in logs.items():
         ranges = {p: (log.first, log.end) for p, log in partition_logs.items()}
@@ -285,13 +277,7 @@ class IdleOffsets:
 
 
 def renew(transaction: TransactionSettings, topic: str, partition: int) -> None:
-    """
-    Commit the partition's offset again as it is.
-
-    Raises:
-        Fenced: an attempt has begun.
-        BrewError: the brokers did not answer; the offset is unchanged.
-    """
+    """Commit the partition's offset again as it is; raises `Fenced` if an attempt has begun, else as `transact`."""
     deadline = Deadline(_RENEW_S)
 
     def unchanged(found: Committed | None) -> Write | None:

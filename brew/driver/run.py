@@ -180,12 +180,7 @@ class PreflightResult:
 
 @interruptible()
 def check(settings: PipelineSettings) -> PreflightResult:
-    """
-    Check the cluster before Spark starts, then create missing output topics.
-
-    Raises:
-        Unreachable, Refused: the run can't start.
-    """
+    """Check the cluster before Spark starts, then create missing output topics; raises `Refused` if it is unsafe."""
     if settings.journal is not None:
         check_folder(settings.journal, "--journal")
     reach(settings.connection, Deadline(_REACH_S))
@@ -226,12 +221,7 @@ def check(settings: PipelineSettings) -> PreflightResult:
 
 
 def run(settings: PipelineSettings, stop: threading.Event, progress: RunProgress, view: ProgressView) -> ExitCode:
-    """
-    Run until drained, stopped, or crashed on purpose (then this process does not return).
-
-    Raises:
-        BrewError: refused, or there was no progress for too long.
-    """
+    """Run until drained, stopped or crashed on purpose (this process ends then); raises `BrewError` if it gives up."""
     preflight = check(settings)
     if stop.is_set():
         return ExitCode.DONE
@@ -253,11 +243,7 @@ def run(settings: PipelineSettings, stop: threading.Event, progress: RunProgress
 def create_workers(
     preflight: PreflightResult, shared: RunContext, context: SparkContext | None = None
 ) -> tuple[Runner, list[WorkLoop]]:
-    """
-    Create the runner of the transactions and the loops that plan them; imports only what the run uses.
-
-    ``context``: a running Spark context, which is not stopped at the end.
-    """
+    """Create what runs the transactions and what plans them, on a running Spark ``context`` if given, which stays."""
     settings = preflight.settings
     if settings.reader is Reader.DIRECT:
         from brew.driver import leases  # noqa: PLC0415

@@ -63,12 +63,7 @@ class WarmSpark:
         return self._jobs_done >= _JOBS_UNTIL_WARM
 
     def keep(self) -> None:
-        """
-        Run small jobs in the background until `leave`; repeated calls only check that the JVM is alive.
-
-        Raises:
-            Refused: Spark's JVM has ended by itself.
-        """
+        """Run small jobs in the background until `leave`; each call raises `Refused` if the JVM has ended by itself."""
         session.check_alive(self.context)
         if self._thread is None:
             self._end = threading.Event()  # a thread whose job outlasted its `leave` must not go on beside this one

@@ -23,11 +23,7 @@ class SurveyFailedError(BrewError):
 
 
 class WorkPlanner:
-    """
-    Surveys partitions, plans ranges, and reconciles outcomes; for one thread.
-
-    ``owned``: the partitions that this driver may work on now.
-    """
+    """Surveys partitions, plans ranges, and reconciles outcomes, for the partitions ``owned`` now; for one thread."""
 
     def __init__(self, shared: RunContext) -> None:
         self._shared = shared
@@ -66,12 +62,7 @@ class WorkPlanner:
         return Plan(plan.ranges, plan.blocked, plan.drained and complete).split(self.owned)
 
     def idle(self, plan: Plan) -> None:
-        """
-        Record that the survey succeeded but nothing can be transacted now.
-
-        Raises:
-            Refused: a draining run made no progress for too long.
-        """
+        """Record that nothing can be transacted now; raises `Refused` if a drain made no progress for too long."""
         self._give_up.succeeded()
         if self._shared.goals is not None:
             self._give_up.blocked(plan.blocked, plan.owned_by_others)
@@ -104,22 +95,12 @@ class WorkPlanner:
         return 0.0
 
     def check_rejections(self, outcome: Outcome) -> None:
-        """
-        Count rejected records.
-
-        Raises:
-            Refused: too many of them (`brew.driver.limits`).
-        """
+        """Count rejected records; raises `Refused` if there are too many (`brew.driver.limits`)."""
         self._breaker.apply_outcome(outcome)
         self._shared.first.apply_outcome(outcome)
 
     def failed(self, problem: str, detail: str) -> float:
-        """
-        Count a failure; return the seconds to pause before the next attempt.
-
-        Raises:
-            Refused: there was no progress for longer than --patience.
-        """
+        """Count a failure; return the pause before the next attempt. Raises `Refused` after --patience."""
         try:
             return self._give_up.failed(problem, detail)
         except Refused as refused:

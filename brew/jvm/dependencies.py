@@ -109,12 +109,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def check(part: Part, folder: Path) -> None:
-    """
-    Compare ``folder`` with the checksums.
-
-    Raises:
-        Refused: a jar is missing, unknown, or not the one that this version was tested with.
-    """
+    """Compare ``folder`` with the checksums; raises `Refused` if a jar is missing, unknown or not the tested one."""
     expected = checksums(part)
     present = {file.name for file in _files(folder)}
     if missing := sorted(expected.keys() - present):
@@ -194,12 +189,7 @@ def fetch(part: Part, jvm_dir: Path, source: Path | None = None) -> bool:
 
 
 def java() -> str:
-    """
-    Return the `java` executable: that of `JAVA_HOME`, else the first on PATH.
-
-    Raises:
-        Refused: there is none, or it is older than 17.
-    """
+    """Return the `java` of `JAVA_HOME`, else the first on PATH; raises `Refused` if it is missing or older than 17."""
     need = f"Java {_MIN_JAVA} or later is needed (a JRE is enough)"
     named = os.environ.get("JAVA_HOME")
     executable = str(Path(named, "bin", "java")) if named else shutil.which("java")

@@ -67,12 +67,7 @@ class Groups:
             return Unknown(str(error)[:_MAX_REASON])
 
     def describe(self, group: str, deadline: Deadline) -> GroupFacts:
-        """
-        Describe a group, like `now`.
-
-        Raises:
-            BrewError: no broker answered, or the coordinator did not.
-        """
+        """Describe a group, like `now`; raises `BrewError` if no broker answered, or the coordinator did not."""
         # Imports kafka-python, which takes 0.15 s: only when it is needed.
         from brew.kafka import group_requests, kafka_python  # noqa: PLC0415
 
@@ -216,11 +211,7 @@ def feature_level(connection: Connection, feature: str, deadline: Deadline) -> i
 
 
 def may_describe(connection: Connection, transactional_id: str, deadline: Deadline) -> bool | Unknown:
-    """
-    Check for Describe on the id by requesting its state (KIP-664); Write implies Describe.
-
-    False means that Write is missing, too. Write itself can't be checked without fencing the id's producer.
-    """
+    """Check for Describe on the id by requesting its state (KIP-664); Write implies it, so is missing without it."""
     from brew.kafka.kafka_python import NoSuchId, ask, kafka_python_admin  # noqa: PLC0415 - as above
 
     try:

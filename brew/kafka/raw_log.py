@@ -288,12 +288,7 @@ def newest_offset_batches(
 def offset_batches(
     raw: RawLogs, group: str, topic: str, partition: int, start: int, until: int
 ) -> Iterator[OffsetBatch]:
-    """
-    Yield batches of one partition of `__consumer_offsets`, with the group's commits for ``topic``.
-
-    Raises:
-        Refused: the log is compressed (`offsets.topic.compression.codec`) by a codec that has no Python package here.
-    """
+    """Yield batches of `__consumer_offsets` with the group's commits for ``topic``; `Refused` without the codec."""
     name = group.encode()
     for batch, content in raw.batches(OFFSETS_TOPIC, partition, start, until):
         may_hold = not batch.control and (_is_compressed(content) or name in bytes(content))

@@ -33,12 +33,7 @@ def headers_of(record: LogRecord) -> Headers | None:
 
 
 def readable_headers(record: LogRecord) -> Headers:
-    """
-    Return a record's headers.
-
-    Raises:
-        Refused: a name is not UTF-8, so nothing can be said that depends on the record's headers.
-    """
+    """Return a record's headers; raises `Refused` if a name is not UTF-8, since all that depends on them is unknown."""
     headers = headers_of(record)
     if headers is None:
         raise Refused(
@@ -57,12 +52,7 @@ def query_offsets(
     step: str,
     deadline: Deadline,
 ) -> dict[int, int]:
-    """
-    Return one offset of each partition, in one request that is not repeated.
-
-    Raises:
-        Retriable: not answered, or not by all leaders.
-    """
+    """Return one offset of each partition, in one request; raises `Retriable` if not all leaders answered."""
     partition_of = {TopicPartition(topic, p): p for p in partitions}
     with mapped_query(step):
         answers = client.list_offsets(
@@ -108,12 +98,7 @@ class FullTopicReader:
             self._open()
 
     def is_stale(self, deadline: Deadline) -> bool:
-        """
-        Return whether the topic was recreated or has more partitions now, which this reader does not read.
-
-        Raises:
-            Refused: the topic does not exist any more.
-        """
+        """Return whether the topic was recreated or has new partitions, which are not read; `Refused` if it is gone."""
         found, known = topics.describe_one(self._admin, self.topic, deadline), self._described
         return (found.topic_id, found.partitions) != (known.topic_id, known.partitions)
 

@@ -129,22 +129,13 @@ class TransactionsAdmin:
 
 @contextmanager
 def open_transactions_admin(connection: Connection, deadline: Deadline) -> Iterator[TransactionsAdmin]:
-    """
-    Open a connection for these requests; ``deadline`` limits all of them together.
-
-    Raises:
-        Unsupported: the brokers are older than Kafka 3.0.
-    """
+    """Open a connection; ``deadline`` limits all its requests together. Raises `Unsupported` before Kafka 3.0."""
     with kafka_python_admin(connection, deadline) as admin:
         yield TransactionsAdmin(admin, deadline)
 
 
 def fence(connection: Connection, transactional_id: str, deadline: Deadline) -> None:
-    """
-    Fence the transactional id: its coordinator aborts its open transaction and refuses the producer that had it.
-
-    Sends InitProducerId, as a restart of the owner would.
-    """
+    """Fence the id by InitProducerId, as a restart would: its open transaction is aborted, its producer refused."""
     client = producer(
         connection, transactional_id, timeout_s=deadline.budget_s, message_max_bytes=_FENCE_BYTES, **{"linger.ms": 0}
     )
@@ -184,12 +175,7 @@ def bounds(
 
 
 def all_partitions(client: AdminClient, topics: Iterable[str], deadline: Deadline) -> list[Place]:
-    """
-    Return the partitions of these topics, or of all topics that this client may describe.
-
-    Raises:
-        Refused: a named topic does not exist.
-    """
+    """Return the partitions of these topics (`Refused` if one is missing), or of all that this client may describe."""
     with mapped("list topics"):
         listed = client.list_topics(timeout=max(0.001, deadline.remaining_s())).topics
     wanted = set(topics)
@@ -204,12 +190,7 @@ def all_partitions(client: AdminClient, topics: Iterable[str], deadline: Deadlin
 
 
 def groups(client: AdminClient, deadline: Deadline) -> list[str]:
-    """
-    Return the names of all groups.
-
-    Raises:
-        Refused: this client may not list groups.
-    """
+    """Return the names of all groups; raises `Refused` if this client may not list them."""
 
     def listed() -> Any:
         with mapped_query("list groups"):

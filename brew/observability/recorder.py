@@ -32,11 +32,7 @@ class Subject:
 
 
 class Recorder:
-    """
-    Records events and returns a `Status` and `Counts`; no call blocks.
-
-    ``clock`` is monotonic seconds, ``wall`` seconds since the epoch.
-    """
+    """Records events and returns a `Status` and `Counts`; no call blocks. ``wall``: seconds since the epoch."""
 
     def __init__(
         self,

@@ -1,8 +1,4 @@
-"""
-Answer probes, `/metrics` and `/status` over HTTP.
-
-Only `/status?producers` also asks the brokers, for at most two seconds.
-"""
+"""Answer probes, `/metrics` and `/status` over HTTP; only `/status?producers` asks the brokers, for at most 2 s."""
 
 from __future__ import annotations
 

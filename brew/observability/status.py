@@ -158,12 +158,7 @@ class Status:
 
 
 def from_json(document: bytes | str) -> Status:
-    """
-    Parse a document; ignores fields that a newer program adds, and uses defaults for those that an older one lacks.
-
-    Raises:
-        ValueError: this is not such a document.
-    """
+    """Parse a document of any version, with defaults for what it lacks; raises `ValueError` if it is none."""
     try:
         read = orjson.loads(document)
         partitions = tuple(_partition(entry) for entry in read["partitions"])

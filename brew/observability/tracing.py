@@ -29,12 +29,7 @@ _W3C = TraceContextTextMapPropagator()
 
 
 def provider(exporter: str) -> TracerProvider:
-    """
-    Return a tracer for ``exporter`` (otlp or console); OTEL_SERVICE_NAME overrides the service's name.
-
-    Raises:
-        UsageError: the exporter is not installed.
-    """
+    """Return a tracer for ``exporter`` (otlp or console); raises `UsageError` if that is not installed."""
     name = os.environ.get(OTEL_SERVICE_NAME, _SERVICE)
     made = TracerProvider(resource=Resource.create({SERVICE_NAME: name}))
     made.add_span_processor(BatchSpanProcessor(_exporter(exporter)))

@@ -59,12 +59,7 @@ POSITION_NAMES = ("position", "topic-identity", "transactional-id-access", "tran
 
 
 def allowed(names: Iterable[str]) -> frozenset[str]:
-    """
-    Return the check names given with `--allow`.
-
-    Raises:
-        UsageError: there is no check of that name.
-    """
+    """Return the check names given with `--allow`; raises `UsageError` if there is no such check."""
     wanted = frozenset(names)
     if unknown := sorted(wanted - set(NAMES)):
         raise UsageError(f"--allow is {unknown[0]!r}: no check has that name; run `brew preflight --all` to list them")
@@ -82,12 +77,7 @@ def refusing(findings: Iterable[Finding], allow: frozenset[str]) -> list[Finding
 
 
 def enforce(findings: Iterable[Finding], allow: frozenset[str]) -> tuple[str, ...]:
-    """
-    Return notes on findings that are unsafe but allowed by name.
-
-    Raises:
-        Refused: there are other unsafe findings; the message names them all, with what to change.
-    """
+    """Return notes on unsafe findings that are allowed by name; raises one `Refused` that names all the others."""
     unsafe = [finding for finding in findings if finding.severity is Severity.UNSAFE]
     if left := refusing(unsafe, allow):
         flags = " ".join(f"--allow {finding.name}" for finding in left)

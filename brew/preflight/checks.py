@@ -189,11 +189,7 @@ def group(name: str, facts: GroupFacts | Unknown) -> Iterator[Finding]:
 
 
 def transactional_id(group: str, allowed: bool | Unknown) -> Finding:
-    """
-    Check the rights on the ids `<group>:<topic>:<partition>`.
-
-    ``allowed``: whether the brokers let this client describe one, which Write implies.
-    """
+    """Check the rights on our ids; ``allowed``: whether this client may describe one, which Write implies."""
     name, setting = "transactional-id-access", f"ACLs of this principal on transactional ids {group}:* (prefixed)"
     if isinstance(allowed, Unknown):
         value, severity = "?", Severity.UNKNOWN

@@ -70,11 +70,7 @@ def _severity(ms: int, limit_ms: int) -> Severity:
 
 
 def size(records: int, transaction_bytes: int | None, transaction_ms: int) -> Finding:
-    """
-    Check that a full transaction fits into a third of its timeout, at the speed of a busy machine.
-
-    ``transaction_bytes`` is set if the reader counts bytes instead of records.
-    """
+    """Check that a full transaction (``transaction_bytes``, if bytes are counted) fits into a third of its timeout."""
     share_s = transaction_ms / 1000 * TIMEOUT_SHARE
     if transaction_bytes is None:
         value, need, speed = f"{records} records", round(_BUSY_RECORDS_PER_S * share_s), f"{_BUSY_RECORDS_PER_S}/s"

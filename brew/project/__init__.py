@@ -54,12 +54,7 @@ def init(name: str, bootstrap: str, *, as_json: bool) -> ExitCode:
 
 
 def write(folder: Path, values: dict[str, str]) -> list[str]:
-    """
-    Write the template's files into the new ``folder``; return their names.
-
-    Raises:
-        Refused: the folder already exists, or cannot be written.
-    """
+    """Write the template's files into the new ``folder``; return their names, or raise `Refused` if it exists."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise Refused(f"{folder} already exists and is not empty; choose another name, or remove it")
     found = sorted(file.name for file in resources.files(__package__).iterdir() if file.name.endswith(_SUFFIX))

@@ -75,11 +75,7 @@ COLUMN = "CAST(CASE WHEN size(headers) > 0 THEN to_json(headers) END AS BINARY) 
 
 
 def headers_of(cell: bytes | None) -> RecordHeaders:
-    """
-    Parse a cell of the headers column: Spark's `to_json` writes bytes as base64 and omits null values.
-
-    A tuple, as in `brew.readers.direct.worker.rows_of`.
-    """
+    """Parse a cell of the headers column, which Spark's `to_json` wrote: bytes as base64, null values left out."""
     if not cell:
         return None
     pairs = [(header["key"], header.get("value")) for header in orjson.loads(cell)]
@@ -126,12 +122,7 @@ def read_ranges(spark: SparkSession, connection: Connection, group: str, ranges:
 
 
 def check_one_task_per_range(frame: DataFrame, ranges: Sequence[OffsetRange]) -> None:
-    """
-    Check the physical plan before it runs: a task that sees a part of a range would commit all of it.
-
-    Raises:
-        Fatal: the plan has a shuffle, or not one task per range.
-    """
+    """Check the plan: a task that sees a part of a range would commit all of it, so anything else is `Fatal`."""
     execution = frame._jdf.queryExecution()  # noqa: SLF001 - pyspark has no public access to the plan
     tasks = execution.toRdd().getNumPartitions()
     if tasks != len(ranges) or "Exchange" in execution.executedPlan().toString():

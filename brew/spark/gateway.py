@@ -50,12 +50,7 @@ _LAUNCHER_VARIABLES = {
 
 
 def start(conf: SparkConf, settings: SparkSettings) -> Any:
-    """
-    Start a JVM in its own session, so that signals to our process group do not reach it; return the gateway to it.
-
-    Raises:
-        Refused: the JVM did not start.
-    """
+    """Start a JVM in its own session, out of reach of our group's signals; raises `Refused` if it does not start."""
     if settings.verbose:
         return launch_gateway(conf)
     logging.getLogger().addFilter(_is_not_broken_call)

@@ -113,12 +113,7 @@ _own = _OwnContext()
 
 
 def start(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> SparkSession:
-    """
-    Start the driver's JVM and a session.
-
-    Raises:
-        Refused: the master does not answer.
-    """
+    """Start the driver's JVM and a session; raises `Refused` if the master does not answer."""
     context = start_context(settings, compilers)
     try:
         spark = SparkSession(context)
@@ -148,12 +143,7 @@ def borrowed(settings: SparkSettings) -> SparkContext | None:
 
 
 def session_on_borrowed(context: SparkContext) -> SparkSession:
-    """
-    Create a session on a borrowed context, with the settings for reading Kafka in this session only.
-
-    Raises:
-        Refused: Spark's Kafka source is not on its class path.
-    """
+    """Create a session on a borrowed context with Kafka's settings; raises `Refused` without the connector's jars."""
     spark = SparkSession(context).newSession()
     for name, value in _SESSION_CONF.items():
         spark.conf.set(name, value)
@@ -241,12 +231,7 @@ def _sigint_handler_kept() -> Iterator[None]:
 
 
 def check_alive(context: SparkContext) -> None:
-    """
-    Check that the driver's JVM is still running; without it no retry can succeed.
-
-    Raises:
-        Refused: it has ended.
-    """
+    """Raise `Refused` if the driver's JVM has ended, since no retry can succeed without it."""
     process = getattr(context._gateway, "proc", None)  # noqa: SLF001 - pyspark keeps the JVM's process there
     if process is not None and process.poll() is not None:
         raise Refused(
@@ -257,12 +242,7 @@ def check_alive(context: SparkContext) -> None:
 
 @contextlib.contextmanager
 def jvm_call(context: SparkContext) -> Iterator[None]:
-    """
-    Wrap a call to the driver's JVM, which may end during the call.
-
-    Raises:
-        Refused: the JVM has ended, or does not answer.
-    """
+    """Wrap a call to the driver's JVM; raises `Refused` if that has ended, or does not answer."""
     try:
         yield
     except (Py4JError, OSError) as error:
@@ -361,12 +341,7 @@ def package_archive(packages: Iterable[str]) -> str:
 
 
 def _check_jars(settings: SparkSettings) -> None:
-    """
-    Check for the connector before Spark starts; without it the first read would fail.
-
-    Raises:
-        Refused: its jars are not here, and no setting says that Spark has them.
-    """
+    """Raise `Refused` if the connector's jars are missing and no setting says that Spark has them, before it starts."""
     from_elsewhere = any(name.startswith(("spark.jars", "spark.driver.extraClassPath")) for name in settings.conf)
     if from_elsewhere or settings.jvm_dir is None or _SUBMITTED in os.environ:
         return

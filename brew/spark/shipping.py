@@ -20,12 +20,7 @@ _ARCHIVES = (".zip", ".egg", ".whl")
 
 
 def pickled(function: Callable[..., Any]) -> bytes:
-    """
-    Serialize a function. Its own package or file is included, unless executors have it installed.
-
-    Raises:
-        UsageError: it refers to something that can't be serialized, such as a lock or an open connection.
-    """
+    """Serialize a function with its package or file, unless executors have it; raises `UsageError` if it can't be."""
     package = sys.modules.get((getattr(_unwrapped(function), "__module__", None) or "").partition(".")[0])
     by_value = package is not None and package.__name__ != "__main__" and not _known_to_executors(package)
     if by_value:

@@ -129,12 +129,7 @@ def administrator(
 
 
 def pause(member: Member, wanted: Filter, for_s: float, wait_s: float) -> None:
-    """
-    Pause a group and wait until none of its partitions has an owner.
-
-    Raises:
-        Refused: a partition still has an owner; the pause has been lifted.
-    """
+    """Pause a group until no partition has an owner; raises `Refused`, the pause lifted, if one still has."""
     member.pause_group(for_s, Deadline(READ_S))
     within_s, option = min((wait_s, "--wait-s"), (for_s, "--for-s"))  # after the pause they claim again
     deadline = Deadline(within_s)
@@ -169,12 +164,7 @@ class PositionChange(NamedTuple):
 def set_position(
     member: Member, positions: Callable[[], Mapping[int, int]], wanted: Filter, wait_s: float
 ) -> list[PositionChange]:
-    """
-    Pause the group, set its positions through claims of our own, and resume it.
-
-    Raises:
-        Refused: a member is still working, or claimed a partition in the meantime.
-    """
+    """Pause the group, set its positions through claims of our own, and resume; raises `Refused` if a member works."""
     pause(member, wanted, 2 * wait_s + READ_S, wait_s)
     try:
         asked = positions()

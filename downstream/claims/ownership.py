@@ -136,12 +136,7 @@ class AtLeastOnce(Handler):
         self._held: dict[int, Holding] = {}
 
     def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:
-        """
-        Pass the log's positions, where known, to the handler as the group's committed offsets.
-
-        Raises:
-            RetryLater: ownership of a claim is uncertain at the moment.
-        """
+        """Pass the log's positions, where known, to the handler as the group's committed offsets."""
         held = self._heartbeater.held()
         offsets = []
         for assignment in assignments:
@@ -158,12 +153,7 @@ class AtLeastOnce(Handler):
         return self._inner.assigned(offsets, deadline)
 
     def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
-        """
-        Process the batches; the next heartbeat sends the position.
-
-        Raises:
-            NotOwned: ownership of a claim is uncertain.
-        """
+        """Process the batches, whose position the next heartbeat sends; raises `NotOwned` if ownership is uncertain."""
         held = self._heartbeater.held()
         for batch in batches:
             if batch.partition not in held or held[batch.partition].token != self._held[batch.partition].token:
@@ -206,12 +196,7 @@ class AtMostOnce(AtLeastOnce):
     """Claim the messages, read back, verify, heartbeat, and only then process; a crash drops what was claimed."""
 
     def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
-        """
-        Process the messages that could be claimed.
-
-        Raises:
-            NotOwned: a claim was not granted; those before it in ``batches`` are processed nevertheless.
-        """
+        """Process the messages that could be claimed, then raise `NotOwned` if another claim was not granted."""
         for batch in batches:
             ours, known = self._held[batch.partition], self._heartbeater.held().get(batch.partition)
             # Claimed, but not worked on: the answer was lost, or the pattern has a position of its own (a ledger).

@@ -173,12 +173,7 @@ class HandlerContext:
     """
 
     def check(self, *partitions: int) -> None:
-        """
-        Check that we still own the partitions.
-
-        Raises:
-            NotOwned: one was revoked, or may have been because we took too long.
-        """
+        """Raise `NotOwned` if a partition was revoked, or may have been because we took too long."""
         for partition in partitions:
             if partition not in self.partitions:
                 raise NotOwned(f"partition {partition} is no longer ours")

@@ -63,11 +63,7 @@ class LoopResult:
 
 
 class Loop:
-    """
-    Drives one handler. It runs only between polls, so a rebalance never interrupts a batch.
-
-    The handler decides where to start reading; the loop never chooses an offset itself.
-    """
+    """Drives one handler, between polls only, so a rebalance interrupts no batch; the handler says where to start."""
 
     def __init__(
         self,

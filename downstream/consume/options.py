@@ -92,12 +92,7 @@ crash_options = options(
 
 
 def loop_settings(given: dict[str, Any], group: str) -> LoopSettings:
-    """
-    Return the loop's settings from a command's parameters.
-
-    Raises:
-        UsageError: they are invalid.
-    """
+    """Return the loop's settings from a command's parameters."""
     return LoopSettings(
         connection(given["bootstrap"]),
         group,
@@ -113,12 +108,7 @@ def loop_settings(given: dict[str, Any], group: str) -> LoopSettings:
 
 
 def database_settings(given: dict[str, Any]) -> DatabaseSettings:
-    """
-    Return the database's settings from a command's parameters.
-
-    Raises:
-        UsageError: there is no address, or a time-out is longer than the poll interval.
-    """
+    """Return the database's settings from a command's parameters; raises `UsageError` if they can't work."""
     if not given["database"]:
         raise UsageError(
             "--database (DATABASE_URL) is missing; `python -m sandbox stores up postgres` starts one and prints its URL"

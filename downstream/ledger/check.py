@@ -122,12 +122,7 @@ class CheckResult(Findings):
 
 
 def check(settings: LoopSettings, database: DatabaseSettings) -> CheckResult:
-    """
-    Compare while no ledger is running; records are read by a different parser than the ledger's.
-
-    Raises:
-        Refused: the ledger or the topic does not exist, or the ledger is that of another group or topic.
-    """
+    """Compare, while no ledger is running, with another parser; raises `Refused` if nothing of ours can be compared."""
     topic = topic_snapshot(settings)
     checked, balances = CheckResult(), defaultdict[tuple[str, str], Money](Money)
     with localcontext(prec=_PRECISION), reading(database, "the ledger") as connection:

@@ -154,12 +154,7 @@ class Ledger:
         self._names = (group, topic)
 
     def make(self, connection: Connection, assignments: Sequence[AssignedPartition]) -> None:
-        """
-        Insert missing rows, at the log's first offset.
-
-        Raises:
-            Refused: the tables belong to another group or topic, whose entries cannot be told apart from ours.
-        """
+        """Insert missing rows, at the log's first offset; raises `Refused` if the tables are another ledger's."""
         connection.execute(_ONE_BY_ONE)
         require_own_tables(connection, *self._names)
         columns = (
@@ -175,12 +170,7 @@ class Ledger:
         return {row[0]: OffsetRow(*row) for row in rows}
 
     def require(self, rows: Mapping[int, OffsetRow], batches: Sequence[PartitionBatch]) -> None:
-        """
-        Check that the database's positions are where these batches begin.
-
-        Raises:
-            RetryLater: another process has moved a position; read from there.
-        """
+        """Raise `RetryLater` if another process has moved the database's position from where a batch begins."""
         for batch in batches:
             row = rows.get(batch.partition)
             if row is None or row.next_offset != batch.start:
@@ -195,12 +185,7 @@ class Ledger:
             connection.execute(_BOOK, [list(column) for column in zip(*entries, strict=True)])
 
     def advance(self, connection: Connection, batches: Sequence[PartitionBatch]) -> None:
-        """
-        Move the positions, each from exactly where its batch began.
-
-        Raises:
-            RetryLater: a position was not there; the transaction must be rolled back.
-        """
+        """Move the positions, each from where its batch began; else `RetryLater`: the transaction must roll back."""
         columns = ([s.partition for s in batches], [s.start for s in batches], [s.until for s in batches])
         moved = connection.execute(_ADVANCE, [*columns, *self._names]).rowcount
         if moved != len(batches):

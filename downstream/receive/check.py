@@ -78,12 +78,7 @@ class CheckResult(Findings):
 
 
 def check(settings: LoopSettings, identify: Identify, effects: Effects) -> CheckResult:
-    """
-    Compare while no receiver is running; records with the same id are one message.
-
-    Raises:
-        Refused: the group has no committed offset and no effects, so that nothing would be compared.
-    """
+    """Compare while no receiver is running; `Refused` without a committed offset and effects: nothing to compare."""
     topic = topic_snapshot(settings)
     positions = {p: topic.logs[p].first if at is None else at.offset for p, at in topic.committed.items()}
     checked = CheckResult()

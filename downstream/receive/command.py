@@ -47,11 +47,7 @@ _OK, _UNAVAILABLE = 200, 503
 
 
 class DemoServer(ThreadingHTTPServer):
-    """
-    POST applies its effect once per key; a repeated key gets the same answer without an effect. GET returns the counts.
-
-    Every ``fail_every``-th request is answered with 503, half of them after the effect; the sender cannot tell which.
-    """
+    """POST has one effect per key; every ``fail_every``-th gets 503, half of these after the effect. GET: counts."""
 
     daemon_threads = True
 

@@ -129,12 +129,7 @@ class ClaimRetention:
 
     @classmethod
     def longer_than(cls, days: float, kept: TopicRetention, topic: str) -> ClaimRetention:
-        """
-        Return a retention of ``days`` (0: forever) if that exceeds the topic's retention.
-
-        Raises:
-            Refused: a claim would be deleted while its message can still be redelivered.
-        """
+        """Return a retention of ``days`` (0: forever); raises `Refused` if the topic's records can outlive it."""
         if days < 0:
             raise UsageError(f"--keep-days is {days:g}: give days, or 0 for forever")
         if days == 0:
@@ -280,12 +275,7 @@ class Deliverer(BackgroundThread):
         return outcome
 
     def drain(self, deadline: Deadline, stop: threading.Event) -> None:
-        """
-        Return once nothing is left to send, or ``stop`` is set.
-
-        Raises:
-            Refused: requests are left at the deadline.
-        """
+        """Return once nothing is left to send, or ``stop`` is set; raises `Refused` at the deadline."""
         watching = Database(self._database.settings, "brew-outbox-drain")
         try:
             while not stop.is_set() and (left := self._left(watching)) != 0:
@@ -318,11 +308,7 @@ class Deliverer(BackgroundThread):
 
 
 class PostgresReceiver(Receiver):
-    """
-    Claims a batch and applies its effects, or inserts outbox rows with ``outbox``, in one transaction.
-
-    A redelivered message is not inserted and has no effect.
-    """
+    """Claims a batch and applies its effects (``outbox``: enqueues them) in one transaction; repeats have none."""
 
     def __init__(
         self,

@@ -36,11 +36,7 @@ BAD_QUANTITY = "bad-quantity"
 
 
 class Message(NamedTuple):
-    """
-    An id shared by all redeliveries, the customer and points, and the value for effects elsewhere.
-
-    ``refused`` is the reason why it gives no points; such a message is counted and reported.
-    """
+    """An id that redeliveries share, customer and points, the value, and why it gives no points, if ``refused``."""
 
     message_id: str
     customer: str
@@ -148,11 +144,7 @@ _PAUSE_S = 1.0
 
 @dataclass
 class ReceiverResult:
-    """
-    Counters of this process; ``repeated`` messages were already known.
-
-    ``rejected`` messages give no points; a redelivered one is counted again.
-    """
+    """Counters of this process; ``repeated`` messages were known, ``rejected`` ones give no points, however often."""
 
     messages: int = 0
     effects: int = 0

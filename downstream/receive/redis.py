@@ -64,12 +64,7 @@ class RedisSettings:
     claim_s: float = 30.0
 
     def client(self, on_connect: Callable[[Any], None] | None = None) -> redis.Redis:
-        """
-        Return a client, which connects at its first use; ``on_connect`` is called in place of the library's own.
-
-        Raises:
-            UsageError: the address is malformed.
-        """
+        """Return a client that connects at its first use; ``on_connect`` replaces the library's; or `UsageError`."""
         try:
             checked_login(self.url, _OPTION, _EXAMPLE)
             made: redis.Redis = redis.Redis.from_url(
@@ -114,12 +109,7 @@ class _InRedis(Receiver):
         self._wrote = False
 
     def prepare(self) -> None:
-        """
-        Connect, and so report settings that weaken the guarantee.
-
-        Raises:
-            Refused: there is one, and it was not accepted.
-        """
+        """Connect, which checks the settings that weaken the guarantee; raises `Refused` if they were not accepted."""
         with self._errors_mapped():
             self._client.ping()
 

@@ -45,18 +45,10 @@ class Output(NamedTuple):
 
 
 class StageTask(Protocol):
-    """
-    One partition's work; all calls come from one thread at a time, in this order.
-
-    Tasks ask for the ``client`` each time: the run replaces one that has lost the brokers for good.
-    """
+    """One partition's work, in this order, by one thread at a time; ask for ``client`` each time, it is replaced."""
 
     def ready(self, position: int, *, fresh: bool) -> str | None:
-        """
-        Move to the committed offset after fence and locate; ``fresh`` if there was none.
-
-        Returns a sentence that describes the contradiction if that is impossible.
-        """
+        """Move to the committed offset after fence and locate (``fresh``: none); return what contradicts it, if any."""
         ...
 
     def take(self, records: Sequence[LogRecord]) -> None: ...

@@ -69,12 +69,7 @@ def found(client: AdminClient, settings: TotalsSettings, deadline: Deadline) -> 
 
 
 def ensured(client: AdminClient, settings: TotalsSettings, deadline: Deadline) -> Topics:
-    """
-    Describe all topics, after creating missing ones with the input's number of partitions.
-
-    Raises:
-        Refused: the input is missing, or deltas, changelog and results differ in their number of partitions.
-    """
+    """Describe all topics, created like the input where missing; raises `Refused` if that is, or partitions differ."""
     source = topics.describe_one(client, settings.input, deadline)
     own = {settings.deltas: {}, settings.changelog: _COMPACTED, settings.output: _COMPACTED}
     known = topics.describe(client, list(own), deadline)
@@ -105,12 +100,7 @@ def recreated(where: str, now: str, counted: str) -> str:
 
 
 def require_same_layout(settings: TotalsSettings, now: Topics, committed: Iterable[Committed | None]) -> None:
-    """
-    Check that the totals of the group, whose offsets of the deltas these are, belong to these topics.
-
-    Raises:
-        Refused: they were counted from another input, with other partitions, or into other results.
-    """
+    """Raise `Refused` unless the offsets of the deltas were committed for these topics and partitions."""
     for known in committed:
         match = None if known is None else _FORM.fullmatch(known.metadata)
         if match is None or match["input"] is None:
@@ -128,12 +118,7 @@ def require_same_layout(settings: TotalsSettings, now: Topics, committed: Iterab
 
 
 def require_same_topics(started: Topics, now: Mapping[str, Topic]) -> None:
-    """
-    Check that none of the group's own topics has changed since the start.
-
-    Raises:
-        Refused: one was recreated, or has more partitions, so that keys move.
-    """
+    """Raise `Refused` if one of the group's own topics was recreated or has more partitions, so that keys move."""
     for topic in (started.deltas, started.changelog, started.output):
         found_now = now.get(topic.name, topic)  # a broker that starts may not know it yet
         if found_now.topic_id != topic.topic_id:
@@ -172,12 +157,7 @@ class Position:
 
 
 def position(partition: str, topic_id: str, committed: Committed | None, log: LogOffsets) -> Position:
-    """
-    Return the position to continue at; the log's first offset if nothing was counted yet.
-
-    Raises:
-        Refused: the offset was moved, the topic was recreated, or retention deleted records that were not counted.
-    """
+    """Return where to continue, by default at the log's first offset; raises `Refused` if that would miscount."""
     if committed is None:
         return Position(log.first, log.first)
     match = _FORM.fullmatch(committed.metadata)

@@ -51,12 +51,7 @@ class Total:
 
     @classmethod
     def decode(cls, text: bytes) -> Total:
-        """
-        Decode what `encode` returned.
-
-        Raises:
-            ValueError: the text is anything else.
-        """
+        """Decode what `encode` returned; raises `ValueError` for anything else."""
         ours = not text.translate(None, _CHARACTERS)  # Decimal reads more, such as NaN and an exponent of a billion
         try:
             orders, sum_cents, discount_cents, unpriced = text.decode().split(" ") if ours else []
@@ -66,12 +61,7 @@ class Total:
 
     @classmethod
     def read(cls, where: str, text: bytes) -> Total:
-        """
-        Decode what was read from a topic.
-
-        Raises:
-            Refused: another program wrote it ``where``.
-        """
+        """Decode what was read from a topic; raises `Refused` if another program wrote it ``where``."""
         try:
             return cls.decode(text)
         except ValueError as error:

@@ -26,11 +26,7 @@ class NonRetriableError(BrewError):
 
 
 class Effect(Protocol):
-    """
-    A record's effect, and what to do with a record that has none; both are called by worker threads.
-
-    `give_up` may raise `RetryLater` to be called again, without another `handle`.
-    """
+    """A record's effect, and what to do without one, both by worker threads; `give_up` may raise `RetryLater`."""
 
     def handle(self, record: LogRecord) -> None: ...
     def give_up(self, record: LogRecord, error: Exception, attempts: int) -> None: ...
@@ -143,12 +139,7 @@ class VirtualPartitions:
             return self._changed.wait_for(lambda: not any(map(self._is_full, self._held.values())), timeout_s)
 
     def positions(self) -> Mapping[int, int]:
-        """
-        Return the positions that can be stored now, by partition.
-
-        Raises:
-            HandlerFailedError: a record exhausted its attempts; no later record is started.
-        """
+        """Return the positions to store now; raises `HandlerFailedError` once a record has exhausted its attempts."""
         self._workers.check()
         return self._now()
 

@@ -101,12 +101,7 @@ class OffsetTracker:
         return len(self._unfinished)
 
     def take(self, offset: int) -> None:
-        """
-        Note that a record was read and given to a worker; offsets may have gaps, since markers are not records.
-
-        Raises:
-            ValueError: the offset lies below what was already read.
-        """
+        """Note that a record was given to a worker; raises `ValueError` if its offset is below one already read."""
         if offset < self._next:
             raise ValueError(f"offset {offset} was read already: the next one is {self._next} or later")
         self._taken.append(offset)
@@ -114,12 +109,7 @@ class OffsetTracker:
         self._next = offset + 1
 
     def finish(self, offset: int) -> None:
-        """
-        Note that the record's effect is done, or that it is a dead letter.
-
-        Raises:
-            ValueError: it was not taken or is already finished, so a worker had another's record.
-        """
+        """Note that a record's effect is done, or its dead letter; raises `ValueError` if it is not a taken one."""
         if offset not in self._unfinished:
             raise ValueError(f"offset {offset} is not in progress")
         self._unfinished.discard(offset)

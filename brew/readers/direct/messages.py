@@ -126,12 +126,7 @@ class MessageConnection:
 
     @classmethod
     def to(cls, host: str, port: int, idle_timeout_s: float, deadline: Deadline) -> MessageConnection:
-        """
-        Connect; ``idle_timeout_s`` is the longest time without a message from the other side.
-
-        Raises:
-            OSError: no connection.
-        """
+        """Connect; ``idle_timeout_s`` is the longest time without a message from the other side."""
         return cls(socket.create_connection((host, port), deadline.remaining_s()), idle_timeout_s)
 
     def send(self, message: Message) -> bool:

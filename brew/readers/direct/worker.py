@@ -120,10 +120,7 @@ class ConcurrencyLimit:
 
 
 class SharedLimits:
-    """
-    The limits that the partitions of one process share: on reading a backlog, on transactions and on producing, and the
-    adaptive sizes of transactions.
-    """
+    """What the partitions of one process share: limits on reading, transactions and producing, and adaptive sizes."""
 
     def __init__(self, first: TransactionSize) -> None:
         self.sizes = TransactionSizes(first)
@@ -181,12 +178,7 @@ class TransactionInput:
 
 
 def rows_of(records: Sequence[LogRecord]) -> Rows:
-    """
-    The records as the kernel's parallel lists; a function can't change headers, which the kernel uses unchecked.
-
-    Raises:
-        Refused: the client library can't read a record's headers.
-    """
+    """The records as the kernel's parallel lists, headers read-only; raises `Refused` if the client can't read them."""
     headers: list[object] = []
     try:
         for pairs in map(READ_HEADERS, records):
