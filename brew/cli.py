@@ -1,8 +1,4 @@
-"""
-What all command lines share: exit codes, one-line errors, `--client-config`.
-
-If the brokers deny access, the program ends with an error that says who lacks which right, and what to do.
-"""
+"""What all command lines share: exit codes, one-line errors (a denied access names the right), `--client-config`."""
 
 from __future__ import annotations
 

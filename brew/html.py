@@ -1,8 +1,4 @@
-"""
-HTML from templates: text becomes markup only through Jinja, which escapes it and makes invisible characters visible.
-
-A template is a file next to the code that fills it.
-"""
+"""HTML from templates, next to the code that fills them: Jinja escapes texts and shows invisible characters."""
 
 from __future__ import annotations
 
@@ -44,11 +40,7 @@ def _escape_code(character: str) -> str:
 
 
 def templates(package: str, *, lines: bool = False, **names: Any) -> Environment:
-    """
-    Return the package's templates; each can use ``names``, and an undefined name is an error.
-
-    Line breaks and indentation are removed from the output; with ``lines`` they are kept.
-    """
+    """Return the package's templates, each with ``names``, without line breaks and indentation unless ``lines``."""
 
     def source(name: str) -> str:
         text = files(package).joinpath(name).read_text("utf-8")

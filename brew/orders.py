@@ -1,9 +1,4 @@
-"""
-What the topics of orders contain: fields, loyalty tiers, reasons, customers' profiles.
-
-The application, its consumers and the checker share these values, because they must not import each other. Everything
-else about orders is in `pipeline`; the checker derives it independently.
-"""
+"""What the topics of orders contain, for the application, its consumers and the checker, which don't share code."""
 
 from __future__ import annotations
 

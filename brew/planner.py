@@ -47,11 +47,7 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """
-    The work of one cycle: ranges to transact, partitions held back by an upstream transaction, or nothing left.
-
-    ``blocked`` and ``owned_by_others``, the unfinished partitions of other drivers: partition -> position.
-    """
+    """One cycle's work: ranges, what upstream transactions have blocked, what others own (partition -> position)."""
 
     ranges: tuple[OffsetRange, ...]
     blocked: Mapping[int, int]

@@ -46,11 +46,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class TopicSnapshot:
-    """
-    A topic's id, first and end offsets and the group's committed offsets when the check begins.
-
-    ``compacted``: records may be missing that were there, and had their effect.
-    """
+    """A topic and the group's offsets when the check begins; ``compacted``: records with effects may be gone."""
 
     settings: LoopSettings
     topic_id: str

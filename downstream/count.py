@@ -1,8 +1,4 @@
-"""
-Count the records that a reader of the output sees, and those past the last stable offset.
-
-Identities are counted exactly in bounded memory: in a set while they fit, in files of digests beyond that.
-"""
+"""Count the records that a reader sees, and those past the LSO; identities exactly, on disk beyond a limit."""
 
 from __future__ import annotations
 

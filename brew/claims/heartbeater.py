@@ -1,8 +1,4 @@
-"""
-A member with its own heartbeat thread, and what uses it: a driver's share of partitions, leader election for stand-by.
-
-A driver asks its `Ownership` before each range: it owns all partitions, or those that its member has claimed.
-"""
+"""A member with its own heartbeat thread, and its users: a driver's share of partitions, and stand-by."""
 
 from __future__ import annotations
 

@@ -53,11 +53,7 @@ class Plan(NamedTuple):
 def plan_claims(
     owned: Mapping[int, OwnedPartition], members: Collection[str], me: str, *, paused: bool, share: bool
 ) -> Plan:
-    """
-    Plan what ``me`` claims and releases.
-
-    ``paused``: another client has paused the group. ``share``: take a fair part; otherwise everything free.
-    """
+    """Plan what ``me`` claims and releases; ``paused``: by another client; ``share``: a fair part, instead of all."""
     mine = sorted(p for p, claim in owned.items() if claim.owner == me and not claim.free)
     if paused:
         return Plan([], mine)

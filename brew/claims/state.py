@@ -1,8 +1,4 @@
-"""
-Who owns what: a fold over the claims topic, its snapshots, and the view over all its partitions.
-
-Pure: time comes only from the records. All readers that have applied the same records have the same table.
-"""
+"""Who owns what: a pure fold over the claims topic, whose readers all have the same table, and its snapshots."""
 
 from __future__ import annotations
 
@@ -108,11 +104,7 @@ class Pause:
 
 
 class Table:
-    """
-    The state of one partition of the claims topic up to the offset ``next``, exclusive.
-
-    ``begin``: the offset of the first record to be applied; above 0 without a snapshot, the table is partial.
-    """
+    """One claims partition's state up to ``next``, exclusive; without a snapshot, partial if ``begin`` is not 0."""
 
     def __init__(self, begin: int = 0) -> None:
         self.next = begin

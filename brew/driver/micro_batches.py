@@ -1,8 +1,4 @@
-"""
-The connector reader's driver: lanes of partitions, each in cycles of plan, read, transact and reconcile.
-
-A cycle's transactions run in Spark (`brew.readers.connector`), or in this process with `LocalEngine` (`--master none`).
-"""
+"""The connector reader's driver: lanes, in cycles of plan, read, transact (Spark, or `LocalEngine`) and reconcile."""
 
 from __future__ import annotations
 

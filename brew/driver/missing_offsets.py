@@ -161,14 +161,7 @@ def _logs(settings: PipelineSettings, targets: Mapping[str, Topic]) -> Logs:
 def _visible_logs(
     settings: PipelineSettings, targets: Mapping[str, Topic], others: Iterable[PartitionFacts], ends: Logs
 ) -> Logs:
-    """
-    Return ``ends`` once no open transaction hides a part of these logs.
-
-    A transaction that a killed run left open in one of ``others`` also hides output; fencing ends it.
-
-    Raises:
-        HiddenOutputError: a transaction of another driver still hides output.
-    """
+    """Return ``ends`` once nothing open hides a part of them, fencing ``others``; else raises `HiddenOutputError`."""
     grace, remaining = Deadline(_GRACE_S), list(others)
     while hidden := _hidden(ends, _logs(settings, targets)):
         if not grace.expired():
@@ -247,11 +240,7 @@ def _fence_and_commit(settings: PipelineSettings, fact: PartitionFacts, offset: 
 
 
 class IdleOffsets:
-    """
-    Commits offsets of idle partitions again: Kafka deletes one `offsets.retention.minutes` after its commit (KIP-211).
-
-    The partition's id is fenced; an attempt that begins at that moment is repeated. For one thread.
-    """
+    """Commits idle partitions' offsets again, fenced: Kafka deletes them `offsets.retention.minutes` after a commit."""
 
     def __init__(self, transaction: TransactionSettings, topic: str) -> None:
         self._transaction, self._topic = transaction, topic

@@ -154,11 +154,7 @@ _LONG_RUN = 1_500_000
 
 @dataclass(frozen=True)
 class PreflightResult:
-    """
-    The result of the preflight checks: topics by name, the end of a drain, and limits.
-
-    ``notes``: unsafe settings that were allowed explicitly.
-    """
+    """What the checks found: topics, where a drain ends, limits; ``notes``: unsafe settings allowed by name."""
 
     topics: dict[str, Topic]
     goals: dict[int, int] | None

@@ -1,8 +1,4 @@
-"""
-The state that all parts of a run share, including its counters, and the protocols of what runs transactions.
-
-The counters are shown as a table on a terminal, or as a JSON line per cycle.
-"""
+"""What all parts of a run share, its counters and their views, and the protocols of what runs transactions."""
 
 from __future__ import annotations
 

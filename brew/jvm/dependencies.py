@@ -59,11 +59,7 @@ COMMANDS: Mapping[Part, str] = {
 
 
 def home(folder: str | os.PathLike[str] | None = None) -> Path:
-    """
-    Return the folder of the JVM parts, which need not exist.
-
-    ``folder``, else `BREW_JVM_DIR`, else a checkout's `.jvm`, else a folder of this version in the user's cache.
-    """
+    """Return the JVM parts' folder: ``folder``, `BREW_JVM_DIR`, a checkout's `.jvm`, or this version's in the cache."""
     if chosen := folder or os.environ.get(VARIABLE):
         return Path(chosen)
     if (_CHECKOUT / "pyproject.toml").is_file():

@@ -48,11 +48,7 @@ _RENEW_S, _JOIN_S = 10.0, 2.0
 
 
 class Groups:
-    """
-    Requests to group coordinators through one connection, opened on first use.
-
-    A failed connection is closed, and the next request opens another. Thread-safe: one request at a time.
-    """
+    """Requests to coordinators, one at a time by a connection that is opened on first use and after a failure."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -105,11 +101,7 @@ def group_state(connection: Connection, group: str, deadline: Deadline) -> tuple
 
 
 class ClusterQueries:
-    """
-    Requests that run in the background until `answers` is called.
-
-    A request that is not authorized (ACLs) or not supported (older brokers) becomes `Unknown`, never an error.
-    """
+    """Requests in the background until `answers`; one not authorized or supported becomes `Unknown`, never an error."""
 
     def __init__(
         self, client: AdminClient, groups: Groups, topics: Iterable[str], group: str, deadline: Deadline

@@ -74,11 +74,7 @@ class Polled:
 
 
 class Member:
-    """
-    A consumer of one topic that commits nothing on its own and starts only at the given offsets.
-
-    For one thread. Rebalances are cooperative: partitions that stay are processed while others move.
-    """
+    """A consumer of one topic, in one thread, that commits and starts only where it is told; cooperative rebalances."""
 
     def __init__(self, settings: MemberSettings) -> None:
         self._topic = settings.topic
@@ -198,11 +194,7 @@ class Member:
             self._consumer.resume([TopicPartition(self._topic, p) for p in partitions if p in self._owned])
 
     def report(self, positions: Mapping[int, int], metadata: str, *, wait: Deadline | None = None) -> None:
-        """
-        Commit the group's position. A failure is ignored, since it only makes records be read again.
-
-        ``wait``: until the broker has answered, at most for this time; None: not at all.
-        """
+        """Commit the position, ``wait`` for the answer at most so long; a failure only makes records be read again."""
         offsets = [TopicPartition(self._topic, p, offset, metadata) for p, offset in positions.items()]
         if offsets:
             commit = partial(self._consumer.commit, offsets=offsets, asynchronous=wait is None)

@@ -121,11 +121,7 @@ Sources = tuple[SourcePosition, SourcePosition]
 
 
 def source_positions(content: memoryview) -> Sources | SinkBatch | None:
-    """
-    Return the source positions of a batch's first and last record, or the sink that wrote it, from their headers.
-
-    None if a record has neither, or if the batch is compressed: it would have to be decompressed completely.
-    """
+    """Return the first and last record's source positions, or their sink; None if one has neither, or if compressed."""
     fields = _HEADER.unpack_from(content)
     if fields[5] & _CODEC_MASK or not fields[12]:
         return None
@@ -211,11 +207,7 @@ Aborted = list[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class FirstVisible:
-    """
-    The first visible record; ``time_ms``: its timestamp, None if it has none, or was not found within a few fetches.
-
-    ``nothing``: there is no visible record below the last stable offset.
-    """
+    """The first visible record's ``time_ms``, if found in time; ``nothing``: none below the last stable offset."""
 
     time_ms: int | None = None
     nothing: bool = False
@@ -224,11 +216,7 @@ class FirstVisible:
 def first_visible(
     raw: RawLogs, topic: str, partition: int, start: int, last_stable: int, deadline: Deadline
 ) -> FirstVisible:
-    """
-    Find the first record at or after ``start`` that is neither a marker nor aborted.
-
-    Fetching one batch is enough unless it is aborted; the search ends after a few fetches of aborted batches.
-    """
+    """Find the first record from ``start`` on that is no marker and not aborted, within a few fetches."""
     position, max_bytes = start, _FIRST_BYTES
     for _ in range(_FETCHES):
         content, aborted = raw.visible(topic, partition, position, max_bytes, deadline)

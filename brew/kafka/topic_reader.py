@@ -149,12 +149,7 @@ _GROUP = "brew-follow"
 def follow(
     connection: Connection, starts: Mapping[str, Mapping[int, int]], isolation: str
 ) -> Generator[tuple[str, list[LogRecord]], None, None]:
-    """
-    Yield (topic, records) as they are read, from ``starts`` (topic -> partition -> offset) on, forever.
-
-    Errors from which the client library recovers on its own (brokers gone, leaders moving) are ignored; nothing is
-    committed.
-    """
+    """Yield (topic, records) from ``starts`` on, for ever, whatever the client library recovers from by itself."""
     reader = consumer(connection, _GROUP, isolation, **{"fetch.wait.max.ms": 20, "enable.partition.eof": False})
     try:
         reader.assign([TopicPartition(t, p, start) for t, offsets in starts.items() for p, start in offsets.items()])

@@ -103,10 +103,7 @@ class TransactionsAdmin:
     def readers(
         self, names: Iterable[str], places: Iterable[Place]
     ) -> tuple[dict[str, dict[Place, int]], dict[str, str]]:
-        """
-        Return the committed offsets of the groups that have any in these partitions, and the errors of groups whose
-        coordinator did not answer.
-        """
+        """Return the groups' committed offsets in these partitions, and the errors of the others by group."""
         attempt = self._deadline.part(_GROUPS_S)
         call = offsets_of_groups
         return ask(self._admin, self._deadline, "offsets of groups", call, self._admin, names, places, attempt)  # type: ignore[no-any-return]

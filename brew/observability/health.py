@@ -91,11 +91,7 @@ def state_and_reason(times: PartitionTimes, bounds: Bounds, now: float) -> Findi
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """
-    ``beat_at``: the program's last sign of life; ``unanswered_since`` and ``fatal`` as in `PartitionTimes`.
-
-    ``missing``: which topics to write to do not exist any more, in words.
-    """
+    """``beat_at``: last sign of life; ``missing``: deleted output topics, in words; others as in `PartitionTimes`."""
 
     phase: Phase
     beat_at: float
@@ -126,11 +122,7 @@ def live(program: Program, partitions: Sequence[PartitionStatus], bounds: Bounds
 
 
 def ready(program: Program, alive: Answer, waits: str = "") -> Answer:
-    """
-    Answer whether it works, or could at once: the checks have passed, brokers and stores answer, no topic was deleted.
-
-    ``waits``: why no partition can be worked on, if each of them waits for a store.
-    """
+    """Answer whether it works, or could at once; ``waits``: why each partition waits for a store, if they do."""
     if program.phase not in {Phase.WORKING, Phase.STANDING_BY}:
         return Answer(False, _words(program))
     if program.unanswered_since is not None:
@@ -221,11 +213,7 @@ class Partition:
             self.waiting_since, self.last_error = now if self.lag else None, ""
 
     def moved(self, position: int, now: float, newest_at: float | None = None) -> float | None:
-        """
-        Move the position: all records below it are done. Return the seconds of recovery after failures.
-
-        ``newest_at``: when the last of them was written; the rest is no older if timestamps rise with offsets.
-        """
+        """Move the position; return the seconds of recovery. ``newest_at``: when the last record done was written."""
         recovered = None if self.failing_since is None else now - self.failing_since
         self.position, self.progress_at = position, now
         self.waiting_since = self.failing_since = None

@@ -90,11 +90,7 @@ _UNTOLD = "the brokers did not report it; grant DescribeConfigs on the topic"
 
 
 def storage(role: str, topic: TopicFacts, brokers: int | None) -> Iterator[Finding]:
-    """
-    Run the checks of one topic; ``brokers`` is their number, or None if it is unknown.
-
-    Findings on the input are warnings, because its writers are responsible for it; on our own topics they are unsafe.
-    """
+    """Run the checks of one topic; on the input, for which its writers are responsible, findings are warnings."""
     yield _replication(role, topic, brokers)
     yield _min_isr(role, topic)
     yield _unclean(role, topic)

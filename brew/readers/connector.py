@@ -99,11 +99,7 @@ _CONSUMER_CONF = {
 
 
 def read_ranges(spark: SparkSession, connection: Connection, group: str, ranges: Sequence[OffsetRange]) -> DataFrame:
-    """
-    Return the visible records of ``ranges``: offset, partition, key, value, headers, timestamp (ms).
-
-    Executors cache their consumers by group and partition; ``group`` is never joined, and nothing is committed.
-    """
+    """Return the visible records of ``ranges``; executors cache consumers by ``group``, which nobody joins."""
     topic = ranges[0].topic
     options = {
         **{f"kafka.{name}": value for name, value in _CONSUMER_CONF.items()},

@@ -1,8 +1,4 @@
-"""
-The driver's JVM: `brew setup` fetches its jars and saves its options, and a run starts it with them.
-
-Without saved options, Spark's launcher starts it, which takes another JVM and a second.
-"""
+"""The driver's JVM, with the options that `brew setup` saved; else Spark's launcher starts it, a second later."""
 
 from __future__ import annotations
 
@@ -165,11 +161,7 @@ Examples:
 
 
 def save_java_options(folder: Path) -> None:
-    """
-    Save the options that Spark's launcher adds to Java's command line, so that a start needs no launcher JVM.
-
-    If the launcher fails, nothing is saved, and each start uses the launcher.
-    """
+    """Save the options that Spark's launcher adds, so that a start needs no launcher; nothing if that fails."""
     root = Path(pyspark.__file__).parent
     options_file = folder / OPTIONS
     command = [java(), "-cp", f"{root}/jars/*", "org.apache.spark.launcher.Main"]

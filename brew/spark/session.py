@@ -162,14 +162,7 @@ def session_of(context: SparkContext) -> SparkSession:
 
 
 def start_context(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> SparkContext:
-    """
-    Start the driver's JVM like `start`, without Spark SQL; return the running one if another run has started it.
-
-    `end` it once for each call: the last run of this process that uses it stops it.
-
-    Raises:
-        Refused: the master does not answer.
-    """
+    """Start the JVM without Spark SQL, or return the running context; the last user's `end` stops it. Or `Refused`."""
     with _own.lock:
         if _own.context is None:
             _own.context = _new_context(settings, compilers)

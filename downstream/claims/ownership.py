@@ -125,11 +125,7 @@ class ClaimedMember(Member):
 
 
 class AtLeastOnce(Handler):
-    """
-    Process records, then send the position with the next heartbeat; a crash repeats the work since the last one.
-
-    The position is what the pattern reports as done; a pattern that works in the background may have read much further.
-    """
+    """Process, then send what the pattern reports as done with the next heartbeat; a crash repeats the work since."""
 
     def __init__(self, inner: Handler, heartbeater: Heartbeater) -> None:
         self._inner, self._heartbeater = inner, heartbeater

@@ -79,11 +79,7 @@ class LoopSettings:
 
 
 class RetryLater(BrewError):
-    """
-    The handler cannot continue now (a store is down, a lock is held) and has undone what it had begun.
-
-    The loop pauses the partitions, stays in the group, and calls `Handler.assigned` again after ``delay_s``.
-    """
+    """The handler has undone what it began, and can't continue now; it is `assigned` again after ``delay_s``."""
 
     def __init__(self, reason: str, delay_s: float = 0.5) -> None:
         super().__init__(reason)
@@ -139,11 +135,7 @@ class AssignedPartition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionBatch:
-    """
-    Records of one partition, in order: all visible records with offsets in `[start, until)`.
-
-    ``until`` is the next offset to read. It may lie past markers after the last record; ``records`` may be empty.
-    """
+    """All visible records of a partition with offsets in `[start, until)`, in order; maybe none, past markers."""
 
     partition: int
     start: int
@@ -153,11 +145,7 @@ class PartitionBatch:
 
 @dataclass(frozen=True, slots=True)
 class HandlerContext:
-    """
-    The partitions that we own until the deadline; valid during one call of the handler.
-
-    After the deadline (`max.poll.interval.ms` after the last poll, minus a margin) the group may have reassigned them.
-    """
+    """The partitions that are ours until the deadline, before the group may reassign them; valid during one call."""
 
     deadline: Deadline
     partitions: frozenset[int]

@@ -113,11 +113,7 @@ def check(settings: LoopSettings, identify: Identify, effects: Effects) -> Check
 def _compare_points(
     checked: CheckResult, gifts: Iterable[tuple[str, int]], points: dict[str, int], *, deleted: bool = False
 ) -> None:
-    """
-    Compare the points, which remain when a store has forgotten the effects.
-
-    ``deleted``: messages are gone (retention, compaction), whose points nobody knows; then only too few are a finding.
-    """
+    """Compare the points, which outlast effects; ``deleted``: messages are gone, so only too few are a finding."""
     expected: Counter[str] = Counter()
     for customer, given in gifts:
         expected[customer] += given

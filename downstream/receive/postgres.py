@@ -1,8 +1,4 @@
-"""
-The receiver in PostgreSQL: claim and effect in one transaction; exactly once for effects in this database.
-
-Also its background threads: one deletes old claims, one sends requests from the outbox.
-"""
+"""The receiver in PostgreSQL: claim and effect in one transaction; and its threads for old claims and the outbox."""
 
 from __future__ import annotations
 
@@ -158,11 +154,7 @@ class RetentionCheck(BackgroundThread):
 
 
 class CleanUp(BackgroundThread):
-    """
-    Deletes a group's old claims and delivered outbox rows, a few thousand per transaction, in a session of its own.
-
-    Other groups in the same tables are not touched, because their topics may retain records longer.
-    """
+    """Deletes this group's old claims and outbox rows, by the thousand: other groups' topics may retain longer."""
 
     def __init__(self, settings: DatabaseSettings, group: str, keeping: ClaimRetention) -> None:
         super().__init__("clean-up", keeping.every_s)

@@ -154,11 +154,7 @@ class ReceiverResult:
 
 @dataclass(frozen=True)
 class ReceiverSettings:
-    """
-    Settings: group, topic, how ids are derived, whether to read everything again, where to crash on purpose.
-
-    ``tell`` is called with a message if a setting weakens the guarantee.
-    """
+    """What to read, how ids are derived, if all is read again, where to crash; ``tell``: of a weaker guarantee."""
 
     group: str
     topic: str
@@ -211,11 +207,7 @@ class BackgroundThread:
 
 
 class Receiver(Handler):
-    """
-    A handler whose subclasses claim messages and apply their effects.
-
-    A lost partition needs no work: its next owner reads from the stored position, and the claims show what is done.
-    """
+    """A handler whose subclasses claim messages and apply their effects; after a loss, the claims show what is done."""
 
     def __init__(self, settings: ReceiverSettings) -> None:
         self.settings = settings

@@ -68,11 +68,7 @@ class StageTask(Protocol):
 
 @dataclass
 class Split:
-    """
-    Turns the orders of an input partition into deltas, which go to the partition of their customer or tier.
-
-    Its first transaction notes in the changelog that the partition is counted, for when its offset is gone one day.
-    """
+    """Turns orders into deltas, by customer and tier; notes in the changelog once that its partition is counted."""
 
     settings: TotalsSettings
     client: Callable[[], AdminClient]

@@ -272,14 +272,7 @@ def counted_before(
 def wait_until_stable(
     client: AdminClient, topic: str, partitions: Iterable[int], deadline: Deadline
 ) -> dict[int, LogOffsets]:
-    """
-    Wait until no transaction is open in these partitions (each last stable offset is the end); return their offsets.
-
-    A commit is acknowledged before its markers are in all partitions, so this may take a moment.
-
-    Raises:
-        DeadlineExceeded: a transaction stays open; after our fence it cannot be one of this group.
-    """
+    """Wait until no transaction is open here, as markers follow a commit; return the offsets, or `DeadlineExceeded`."""
     while True:
         logs = log_offsets(client, topic, partitions, Deadline(_ASK_S))
         waiting = [p for p, log in logs.items() if log.last_stable < log.end]

@@ -160,11 +160,7 @@ class VirtualPartitions:
                 self._held[partition].limit = self._held[partition].begun
 
     def revoked(self, partition: int, deadline: Deadline) -> int:
-        """
-        Release a partition: finish the records below the last one started, and return the last position to store.
-
-        The next owner then repeats nothing, unless a handler outlasts the deadline: that record and all above it are.
-        """
+        """Finish what is below the last record started, before the deadline; return the last position to store."""
         held = self._held.pop(partition)
         if self._workers.failed:  # nothing new is started, so no gap will close
             self._workers.stop(deadline)

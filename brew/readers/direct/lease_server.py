@@ -33,11 +33,7 @@ class ReceivedMessage:
 
 
 class LeaseServer:
-    """
-    Serves workers that know the token; closes a connection after ``idle_timeout_s`` without a message.
-
-    A separate thread renews the leases: a driver that waits for brokers must not lose its workers.
-    """
+    """Serves workers that know the token and are heard; a thread renews leases while the driver waits for brokers."""
 
     def __init__(self, bind: str, idle_timeout_s: float) -> None:
         self.token = secrets.token_hex(16)

@@ -80,11 +80,7 @@ _MAX_REASON, _MAX_DETAIL = 100, 10_000
 
 
 def reportable(outcome: Outcome) -> Outcome:
-    """
-    Shorten the texts that come from a function, and replace what can't be UTF-8.
-
-    A function may use a whole record as the reason of a rejection, and an exception may quote one with surrogates.
-    """
+    """Shorten a function's texts, such as a whole record as a reason, and replace what can't be UTF-8."""
     reasons, examples = dict[str, int](), dict[str, int]()
     for reason, count in outcome.reasons.items():
         short = reason[:_MAX_REASON]
