@@ -291,13 +291,7 @@ class StandBy:
     """
 
     def __init__(
-        self,
-        open_log: Callable[[], Log],
-        *,
-        group: str,
-        topic: str,
-        client_id: str,
-        interval_s: float = INTERVAL_S,
+        self, open_log: Callable[[], Log], *, group: str, topic: str, client_id: str, interval_s: float = INTERVAL_S
     ) -> None:
         self._heartbeater = Heartbeater(open_log, Membership(client_id, group, topic, (WHOLE_TOPIC,), interval_s))
 

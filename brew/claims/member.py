@@ -216,9 +216,7 @@ class Member:
         me = self.membership.client_id
         mine = {p: owned for p, owned in self.owned().items() if owned.owner == me and not owned.free}
         self._send_heartbeats(
-            {p: Holding(owned.token, owned.position, -math.inf) for p, owned in mine.items()},
-            deadline,
-            resume=True,
+            {p: Holding(owned.token, owned.position, -math.inf) for p, owned in mine.items()}, deadline, resume=True
         )
 
     def _check_division(self, deadline: Deadline) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple
 
 from brew.claims.log import Entry
@@ -267,18 +267,7 @@ def snapshot_of(table: Table, client_id: str) -> Snapshot:
         table.next,
         table.clock,
         {
-            "seats": [
-                [
-                    *key,
-                    owner.client_id,
-                    owner.token,
-                    owner.last_heartbeat_ms,
-                    owner.interval_ms,
-                    owner.position,
-                    owner.topic_id,
-                ]
-                for key, owner in table.owners.items()
-            ],
+            "seats": [[*key, *astuple(owner)] for key, owner in table.owners.items()],
             "members": [
                 [group, topic, client, claim.last_heartbeat_ms, claim.interval_ms]
                 for (group, topic), known in table.members.items()
@@ -313,12 +302,11 @@ def table_from(snapshot: Snapshot) -> Table:
 
 
 class OwnedPartition(NamedTuple):
-    """One partition as the group sees it; ``owner`` is None if there is none, ``age_ms`` that of its last heartbeat."""
+    """One partition as the group sees it; ``owner`` is None if there is none."""
 
     owner: str | None
     token: int
     status: Status
-    age_ms: int
     position: int
     topic_id: str = UNKNOWN_ID
 
@@ -381,15 +369,10 @@ class ClaimsView:
             number = self.coordinating_partition(topic, partition)
             now, owner = clock.now_ms(number), self.tables[number].owners.get((group, topic, partition))
             if owner is None:
-                claims[partition] = OwnedPartition(None, -1, Status.STALE, 0, -1)
+                claims[partition] = OwnedPartition(None, -1, Status.STALE, -1)
             else:
                 claims[partition] = OwnedPartition(
-                    owner.client_id,
-                    owner.token,
-                    owner.status(now),
-                    now - owner.last_heartbeat_ms,
-                    owner.position,
-                    owner.topic_id,
+                    owner.client_id, owner.token, owner.status(now), owner.position, owner.topic_id
                 )
         return claims
 

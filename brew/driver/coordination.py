@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from brew.claims.heartbeater import ClaimedOwnership, Heartbeater, StandBy
 from brew.claims.member import Membership
@@ -27,20 +27,6 @@ if TYPE_CHECKING:
 _POLL_S, _FAILING_S = 0.02, 60.0
 
 
-class Leadership(Protocol):
-    """The leadership of one driver, implemented by `brew.claims.heartbeater.StandBy`."""
-
-    @property
-    def owner(self) -> str | None: ...
-    @property
-    def last_error(self) -> str | None: ...
-    @property
-    def paused(self) -> bool: ...
-    def wait(self, stop: threading.Event, meanwhile: Callable[[], None] = ...) -> bool: ...
-    def holds(self) -> bool: ...
-    def leave(self) -> None: ...
-
-
 def run(settings: PipelineSettings, stop: threading.Event, progress: RunProgress, view: ProgressView) -> ExitCode:
     """Run as `brew.driver.run.run`, but only while this driver leads; a replaced driver stands by again."""
     stand_by = settings.stand_by or ClaimsSettings()
@@ -57,16 +43,9 @@ def run(settings: PipelineSettings, stop: threading.Event, progress: RunProgress
         interval_s=stand_by.interval_s,
     )
     warm_spark = _start_spark(preflight, view)
-    try:
-        view.start()
-        try:
-            driver = Driver(preflight, warm_spark, stop, progress, view, name)
-            alternate(open_leadership, driver.wait, driver.work, stop, GiveUpPolicy(settings), view)
-        finally:
-            view.stop()
-    finally:
-        if warm_spark is not None:
-            warm_spark.close()
+    with nullcontext() if warm_spark is None else closing(warm_spark), view:
+        driver = Driver(preflight, warm_spark, stop, progress, view, name)
+        alternate(open_leadership, driver.wait, driver.work, stop, GiveUpPolicy(settings), view)
     return ExitCode.DONE
 
 
@@ -80,20 +59,17 @@ def _start_spark(preflight: PreflightResult, view: ProgressView) -> WarmSpark | 
 
 
 def alternate(
-    open_leadership: Callable[[], AbstractContextManager[Leadership]],
-    wait: Callable[[Leadership], bool],
-    work_on: Callable[[Leadership], bool],
+    open_leadership: Callable[[], AbstractContextManager[StandBy]],
+    wait: Callable[[StandBy], bool],
+    work_on: Callable[[StandBy], bool],
     stop: threading.Event,
     give_up: GiveUpPolicy,
     view: ProgressView,
 ) -> None:
     """
-    Wait and work alternately until ``work_on`` returns True or ``stop`` is set.
-
-    Leadership is given up after each turn: a driver that still has to clean up must not get it again.
-
-    Raises:
-        BrewError: from the work, or the claims topic was unavailable for longer than --patience.
+    Wait and work alternately until ``work_on`` returns True or ``stop`` is set. Leadership is given up after each turn:
+    a driver that still has to clean up must not get it again. Raises `BrewError`: from the work, or the claims topic
+    was unavailable for longer than --patience.
     """
     while not stop.is_set():
         with ExitStack() as turn:
@@ -115,8 +91,6 @@ def alternate(
 
 @dataclass
 class Driver:
-    """One driver: ``wait`` for leadership, then ``work``."""
-
     preflight: PreflightResult
     warm_spark: WarmSpark | None
     stop: threading.Event
@@ -124,7 +98,7 @@ class Driver:
     view: ProgressView
     name: str
 
-    def wait(self, leadership: Leadership) -> bool:
+    def wait(self, leadership: StandBy) -> bool:
         """Wait for leadership, reporting the current leader; False if the run was stopped."""
         announced: str | None = None
         warm, failing = False, Interval(_FAILING_S)
@@ -152,7 +126,7 @@ class Driver:
         self.view.note(f"{self.name} works" + (f", after {announced}" if announced else ""))
         return True
 
-    def work(self, leadership: Leadership) -> bool:
+    def work(self, leadership: StandBy) -> bool:
         """Work while this driver leads; True if it is drained or stopped, False if it was replaced. Raises as `run`."""
         shared = create_context(self.preflight, threading.Event(), self.progress, self.view)
         runner, workers = create_workers(
@@ -186,20 +160,17 @@ class Driver:
         return True
 
 
-def watch(leadership: Leadership, stop: threading.Event, shared: RunContext, ended: threading.Event) -> None:
+def watch(leadership: StandBy, stop: threading.Event, shared: RunContext, ended: threading.Event) -> None:
     """Stop the work when the run is stopped or leadership is lost."""
     while not ended.wait(_POLL_S):
-        if not _is_leader(leadership):
+        try:
+            leads = leadership.holds()
+        except Exception:  # noqa: BLE001 - the next leadership raises it, if it persists; without this thread, SIGTERM is lost
+            leads = False
+        if not leads:
             shared.replaced.set()
         if stop.is_set() or shared.replaced.is_set():
             shared.stop.set()
-
-
-def _is_leader(leadership: Leadership) -> bool:
-    try:
-        return leadership.holds()
-    except Exception:  # noqa: BLE001 - the next leadership raises it, if it persists; without this thread, SIGTERM is lost
-        return False
 
 
 def run_sharing(
@@ -219,18 +190,11 @@ def run_sharing(
     shared = create_context(preflight, stop, progress, view)
     shared.ownership = ClaimedOwnership(heartbeater, view.note)
     runner, workers = create_workers(preflight, shared)  # Spark before the first claim, so that a holder can work
-    try:
-        view.start()
-        try:
-            with ExitStack() as membership:
-                membership.callback(heartbeater.leave)
-                if _joined(heartbeater, shared):
-                    run_loops(shared, runner, workers)
-                    _die_if_crashed(shared, view)  # like a kill: nothing is released
-        finally:
-            view.stop()
-    finally:
-        runner.close()
+    with closing(runner), view, ExitStack() as membership:
+        membership.callback(heartbeater.leave)
+        if _joined(heartbeater, shared):
+            run_loops(shared, runner, workers)
+            _die_if_crashed(shared, view)  # like a kill: nothing is released
     return ExitCode.DONE
 
 

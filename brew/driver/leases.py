@@ -359,20 +359,9 @@ def lease_workers(
     """Create this run's workers; imports Spark only if it is used. A given or borrowed ``context`` is not stopped."""
 
     def worker_settings(host: str, server: LeaseServer, made: Transformation) -> WorkerSettings:
-        return WorkerSettings(
-            host,
-            server.port,
-            server.token,
-            settings.input,
-            transaction,
-            made,
-            settings.direct,
-            settings.crash,
-            settings.max_records_per_transaction,
-            settings.journal,
-            watched,
-            traced,
-        )
+        limits = settings.direct, settings.crash, settings.max_records_per_transaction
+        more = *limits, settings.journal, watched, traced
+        return WorkerSettings(host, server.port, server.token, settings.input, transaction, made, *more)
 
     if settings.spark.absent:
         from brew.readers.direct.executors import LocalWorker  # noqa: PLC0415

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import psutil
@@ -185,15 +186,14 @@ def check(settings: PipelineSettings) -> PreflightResult:
     try:
         source = offsets.input_topic(deadline)
         transformation(settings).check(settings.connection, deadline)
-        queries = ClusterQueries(offsets.admin, offsets.groups, topics_of(settings), settings.group, deadline)
+        ask = partial(ClusterQueries, offsets.admin, offsets.groups, topics_of(settings), settings.group, deadline)
+        queries = ask()
         facts = offsets.facts(source, range(source.partitions), deadline, {})
         cluster = queries.answers()
         notes = enforce(run_checks(settings, cluster, MESSAGE_MAX_BYTES), settings.allow)
         by_name = {**offsets.output_topics(source, deadline), source.name: source}
         if any(cluster.topics[name] is None for name in by_name):  # they exist now: check their actual settings
-            cluster = ClusterQueries(
-                offsets.admin, offsets.groups, topics_of(settings), settings.group, deadline
-            ).answers()
+            cluster = ask().answers()
             notes = enforce(run_checks(settings, cluster, MESSAGE_MAX_BYTES), settings.allow)
         sizes = {
             name: cluster.number_of(name, topics.MAX_MESSAGE_BYTES)
@@ -254,13 +254,15 @@ def create_workers(
         made = transformation(settings)
         engine = LocalEngine(settings.connection, settings.group, made)
     else:
-        from brew.readers import connector  # noqa: PLC0415 - a third of a second
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - a third of a second
+
+        from brew.readers import connector  # noqa: PLC0415
         from brew.spark import session  # noqa: PLC0415
         from brew.spark.shipping import pickled  # noqa: PLC0415
 
         made = for_executors(transformation(settings), pickled)  # before Spark starts: refuses what can't be serialized
         if context is not None:
-            spark = session.session_of(context)
+            spark = SparkSession(context)
         elif (context := session.borrowed(settings.spark)) is not None:
             spark = session.session_on_borrowed(context)
         else:

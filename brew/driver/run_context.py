@@ -38,21 +38,8 @@ _RATE_SPAN_S = 1.0  # less between two commits says nothing about the rate
 
 
 @dataclass(slots=True)
-class PartitionView:
-    position: int = 0
-    lag: int = 0
-    transactions: int = 0
-    enriched: int = 0
-    rejected: int = 0
-    fenced: int = 0
-    failed: int = 0
-    dropped: int = 0
-    written: int = 0
-
-
-@dataclass(slots=True)
-class Totals:
-    """Counters of the whole run; `Outcome` describes each of them."""
+class Counters:
+    """`Outcome` describes each of them."""
 
     transactions: int = 0
     enriched: int = 0
@@ -62,6 +49,17 @@ class Totals:
     already_done: int = 0
     dropped: int = 0
     written: int = 0
+
+
+@dataclass(slots=True)
+class PartitionView(Counters):
+    position: int = 0
+    lag: int = 0
+
+
+@dataclass(slots=True)
+class Totals(Counters):
+    """Counters of the whole run."""
 
     @property
     def records(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from brew.deadline import Deadline
 from brew.driver.partitions import OffsetsClient
@@ -108,9 +109,8 @@ class WarmSpark:
         touch = _touch if self._settings.reader is Reader.CONNECTOR else import_worker
         self.context.parallelize(range(slots), slots).mapPartitions(touch).count()
         if self._settings.reader is Reader.CONNECTOR and (ranges := self._ranges()):
-            frame = read_ranges(
-                session.session_of(self.context), self._settings.connection, self._settings.group, ranges
-            )
+            spark, settings = SparkSession(self.context), self._settings
+            frame = read_ranges(spark, settings.connection, settings.group, ranges)
             frame = frame.mapInArrow(_touch, OUTCOME_SCHEMA)
             check_one_task_per_range(frame, ranges)
             frame.collect()

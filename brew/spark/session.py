@@ -157,10 +157,6 @@ def session_on_borrowed(context: SparkContext) -> SparkSession:
     return spark
 
 
-def session_of(context: SparkContext) -> SparkSession:
-    return SparkSession(context)
-
-
 def start_context(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> SparkContext:
     """Start the JVM without Spark SQL, or return the running context; the last user's `end` stops it. Or `Refused`."""
     with _own.lock:

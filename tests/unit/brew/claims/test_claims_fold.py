@@ -284,8 +284,8 @@ def test_a_view_asks_each_partition_of_the_log_by_that_partitions_own_clock() ->
         clock.observe(partition, START_MS + 1)
     seconds[0] = 0.498
     assert view.owned(GROUP, TOPIC, [0, 1], clock) == {
-        0: claims_state.OwnedPartition("a", 0, Status.FRESH, 498, 7),
-        1: claims_state.OwnedPartition(None, -1, Status.STALE, 0, -1),
+        0: claims_state.OwnedPartition("a", 0, Status.FRESH, 7),
+        1: claims_state.OwnedPartition(None, -1, Status.STALE, -1),
     }
     assert view.members(GROUP, TOPIC, clock) == ["b", "z"]
     assert view.paused_by(GROUP, clock) == "admin"

@@ -21,7 +21,7 @@ def owned_partitions(owners: str) -> dict[int, OwnedPartition]:
     state = {"!": Status.STALE, "?": Status.UNKNOWN}
     names = [None if one == "-" else one for one in owners.split()]
     return {
-        p: OwnedPartition(one and one.rstrip("!?"), 7, state.get((one or "-")[-1], Status.FRESH), 0, -1)
+        p: OwnedPartition(one and one.rstrip("!?"), 7, state.get((one or "-")[-1], Status.FRESH), -1)
         for p, one in enumerate(names)
     }
 
