@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import EllipsisType, GeneratorType
@@ -120,12 +120,8 @@ def _written(answer: object, source: Record, output: Format) -> Record:
     # A reader would take the id of the input's schema for that of the output's.
     headers = source.headers if isinstance(made.headers, EllipsisType) else made.headers
     if made.headers is not ... or any(name == _SCHEMA_ID_HEADER for name, _ in headers):
-        record = record.with_headers(_without_schema_id(headers))
+        record = record.with_headers([header for header in headers if header[0] != _SCHEMA_ID_HEADER])
     return record if made.to is None else record.to(made.to)
-
-
-def _without_schema_id(headers: Headers) -> Iterable[tuple[str, bytes | None]]:
-    return [header for header in headers if header[0] != _SCHEMA_ID_HEADER]
 
 
 class _Json(Format):

@@ -31,12 +31,10 @@ def visible(text: str) -> str:
     """Return the text with invisible characters replaced by their codes, except for line ends and tabs."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(c if c in "\n\t" or unicodedata.category(c) not in _HIDDEN else _escape_code(c) for c in text)
-
-
-def _escape_code(character: str) -> str:
-    code = ord(character)
-    return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"  # noqa: PLR2004
+    return "".join(
+        c if c in "\n\t" or unicodedata.category(c) not in _HIDDEN else c.encode("unicode_escape").decode()
+        for c in text
+    )
 
 
 def templates(package: str, *, lines: bool = False, **names: Any) -> Environment:

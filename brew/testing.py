@@ -69,13 +69,6 @@ def _bytes(text: str | bytes | None) -> bytes | None:
     return text.encode() if isinstance(text, str) else text
 
 
-def _distinct(records: list[Record]) -> list[Record]:
-    """Return records with an offset of their own: numbered if some have the same one, as those of `record` have."""
-    if len({one.offset for one in records}) == len(records):
-        return records
-    return [replace(one, offset=number) for number, one in enumerate(records)]
-
-
 def _of_batch(function: Callable[..., Any], records: list[Record]) -> Sequence[tuple[Record, ...] | Reject]:
     """Call a function of batches as a run does: with all records, or with one at a time if that raises."""
     from brew.record_batches import apply_batch  # noqa: PLC0415 - pyarrow, only if it is used
@@ -101,7 +94,8 @@ def transform(
     """
     given = list(records)
     if takes_batches(function):
-        given = _distinct(given)
+        if len({one.offset for one in given}) < len(given):  # as those of `record`
+            given = [replace(one, offset=number) for number, one in enumerate(given)]
         answers = _of_batch(function, given)
     else:
         answers = [apply(function, value) for value in given]

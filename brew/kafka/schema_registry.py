@@ -17,11 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka.schema_registry import (
-    SchemaRegistryClient,
-    SchemaRegistryError,
-    topic_subject_name_strategy,
-)
+from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError, topic_subject_name_strategy
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
