@@ -59,6 +59,10 @@ def checked_group(_context: click.Context, _parameter: click.Parameter, group: s
     return None if group is None else names.checked_group(group, "--group")
 
 
+def group_option(default: str, text: str) -> Callable[[Any], Any]:
+    return option("--group", default=default, callback=checked_group, metavar="NAME", help=text)
+
+
 class LazyGroup(click.Group):
     """Imports a command only when it is needed, because most import clients that the others do not need."""
 

@@ -28,34 +28,32 @@ _LEFT = 34
 
 # Placeholders: by option, else by type.
 _METAVARS = {
-    "--bootstrap": "HOST:PORT",
-    **dict.fromkeys(("--input", "--output", "--dead-letter", "--topic", "--profiles-topic", "--claims"), "TOPIC"),
-    "--group": "GROUP",
-    "--client-id": "NAME",
-    "--tiers": "SOURCE",
-    "--transform": "FUNCTION",
-    "--reader": "NAME",
-    "--master": "URL",
-    "--url": "URL",
-    "--progress": "FORMAT",
-    "--on-missing-position": "ACTION",
-    "--crash-point": "STEP",
-    "--crash-mode": "WHO",
-    "--crash-prob": "SHARE",
-    "--max-rejected": "SHARE",
-    "--allow": "CHECK",
-    **dict.fromkeys(("--host", "--probe-host"), "HOST"),
-    **dict.fromkeys(("--port", "--probe-port"), "PORT"),
-    **dict.fromkeys(("--journal", "--jvm-dir"), "DIR"),
-    "--schema": "NAME",
-    "--loss": "SHARE",
-    "--slack": "FACTOR",
-    "--minutes": "MINUTES",
-    "--keep-days": "DAYS",
-    "--jitter-ms": "MS",
-    "--latency-ms": "MS",
-    "--rate-kbit": "KBIT",
-    "--seeds": "N,N",
+    f"--{option}": placeholder
+    for placeholder, words in {
+        "HOST:PORT": "bootstrap",
+        "TOPIC": "input output dead-letter topic profiles-topic claims",
+        "GROUP": "group",
+        "NAME": "client-id reader schema",
+        "SOURCE": "tiers",
+        "FUNCTION": "transform",
+        "URL": "master url",
+        "FORMAT": "progress",
+        "ACTION": "on-missing-position",
+        "STEP": "crash-point",
+        "WHO": "crash-mode",
+        "SHARE": "crash-prob max-rejected loss",
+        "CHECK": "allow",
+        "HOST": "host probe-host",
+        "PORT": "port probe-port",
+        "DIR": "journal jvm-dir",
+        "FACTOR": "slack",
+        "MINUTES": "minutes",
+        "DAYS": "keep-days",
+        "MS": "jitter-ms latency-ms",
+        "KBIT": "rate-kbit",
+        "N,N": "seeds",
+    }.items()
+    for option in words.split()
 }
 _KINDS = {
     "integer": "N",
@@ -136,28 +134,15 @@ class _FiniteRange(click.FloatRange):
 
 def dressed(command: click.Command, wording: Callable[[str], str] = str) -> click.Command:
     """Return a copy of ``command`` and its subcommands in the common layout; ``wording`` is applied to help texts."""
-    params = [_dressed_parameter(param, command.name or "", wording) for param in command.params]
-    text = wording(command.help) if command.help else command.help
-    epilog = wording(command.epilog) if command.epilog else command.epilog
-    if isinstance(command, click.Group):
-        group = copy.copy(command)
-        group.params, group.help, group.epilog = params, text, epilog
-        group.commands = {name: dressed(subcommand, wording) for name, subcommand in command.commands.items()}
-        return group
-    return Command(
-        command.name,
-        command.context_settings,
-        command.callback,
-        params,
-        text,
-        epilog,
-        command.short_help,
-        command.options_metavar,
-        command.add_help_option,
-        command.no_args_is_help,
-        command.hidden,
-        command.deprecated,
-    )
+    made = copy.copy(command)
+    made.params = [_dressed_parameter(param, command.name or "", wording) for param in command.params]
+    made.help = wording(command.help) if command.help else command.help
+    made.epilog = wording(command.epilog) if command.epilog else command.epilog
+    if isinstance(made, click.Group):
+        made.commands = {name: dressed(subcommand, wording) for name, subcommand in made.commands.items()}
+    else:
+        made.__class__ = Command
+    return made
 
 
 def _dressed_parameter(parameter: click.Parameter, command: str, wording: Callable[[str], str]) -> click.Parameter:

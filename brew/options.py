@@ -125,10 +125,7 @@ run_options = options(
     _several("--allow", "CHECK", "Run even if this check fails; repeatable."),
     _several("--conf", "NAME=VALUE", "Spark setting; repeatable."),
     click.option(
-        "--journal",
-        envvar="JOURNAL",
-        metavar="DIR",
-        help="Directory to record every step in; `proof verify` reads it.",
+        "--journal", envvar="JOURNAL", metavar="DIR", help="Directory to record every step in; `proof verify` reads it."
     ),
     click.option(
         "--jvm-dir", envvar="BREW_JVM_DIR", default=None, help="Directory of the jars that `brew setup` fetched."

@@ -30,66 +30,59 @@ class MetricInfo(NamedTuple):
     text: str
 
 
-METRICS = {
-    "brew_txn_total": MetricInfo(
-        CounterMetricFamily,
-        (*_TOPIC_PARTITION, "outcome"),
-        "Ended transactions by outcome: committed, aborted, fenced, indefinite, refused",
-    ),
-    "brew_txn_phase_seconds": MetricInfo(
-        HistogramMetricFamily, ("phase",), "Duration of one step of a transaction, including failed ones"
-    ),
-    "brew_txn_seconds": MetricInfo(HistogramMetricFamily, (), "Duration of a whole attempt, including failed ones"),
-    "brew_txn_open": MetricInfo(GaugeMetricFamily, (), "Transactions that have begun and whose end is not known yet"),
-    "brew_records_total": MetricInfo(CounterMetricFamily, _TOPIC_PARTITION, "Processed input records"),
-    "brew_dlq_total": MetricInfo(CounterMetricFamily, ("reason",), "Rejected records"),
-    "brew_duplicates_total": MetricInfo(
-        CounterMetricFamily, (), "Repeated records that were skipped; absent if repetitions are not detected"
-    ),
-    "brew_profiles_malformed": MetricInfo(
-        GaugeMetricFamily,
-        (),
-        "Customer profiles that can't be parsed, so that their customers have none; absent without profiles",
-    ),
-    "brew_fenced_total": MetricInfo(
-        CounterMetricFamily, (), "Transactions that a newer producer with the same transactional id fenced"
-    ),
-    "brew_unanswered_total": MetricInfo(CounterMetricFamily, (), "Requests that brokers or stores did not answer"),
-    "brew_recoveries_total": MetricInfo(CounterMetricFamily, (), "Commits that ended a partition's failure"),
-    "brew_recovery_seconds": MetricInfo(
-        GaugeMetricFamily, (), "Duration of the last recovery, from the first failure or the start to a commit"
-    ),
-    "brew_consumer_lag": MetricInfo(GaugeMetricFamily, _TOPIC_PARTITION, "Last stable offset minus committed offset"),
-    "brew_consumer_lag_seconds": MetricInfo(
-        GaugeMetricFamily,
-        _TOPIC_PARTITION,
-        "Age of the oldest readable record that is not processed; absent if unknown",
-    ),
-    "brew_consumer_position": MetricInfo(GaugeMetricFamily, _TOPIC_PARTITION, "Committed offset"),
-    "brew_lso_lag": MetricInfo(
-        GaugeMetricFamily,
-        _TOPIC_PARTITION,
-        "End offset minus last stable offset: offsets held back by open transactions",
-    ),
-    "brew_partition_state": MetricInfo(
-        GaugeMetricFamily, (*_TOPIC_PARTITION, "state"), "1 for a partition's current state, 0 for others"
-    ),
-    "brew_polled_age_seconds": MetricInfo(
-        GaugeMetricFamily, _TOPIC_PARTITION, "Time since the partition was last polled"
-    ),
-    "brew_progress_age_seconds": MetricInfo(
-        GaugeMetricFamily, _TOPIC_PARTITION, "Time since the position last advanced; absent before the first time"
-    ),
-    "brew_live": MetricInfo(GaugeMetricFamily, (), "Whether /livez reports success, 1 or 0"),
-    "brew_ready": MetricInfo(GaugeMetricFamily, (), "Whether /readyz reports success, 1 or 0"),
-    "brew_started": MetricInfo(GaugeMetricFamily, (), "Whether /startupz reports success, 1 or 0"),
-    "brew_start_time_seconds": MetricInfo(GaugeMetricFamily, (), "Start time of the program since the epoch"),
-    "brew": MetricInfo(
-        InfoMetricFamily,
-        ("application", "version", "group", "reader"),
-        "Application, version, group and reader of this process",
-    ),
+_BY_KIND: dict[Callable[..., Any], dict[str, tuple[tuple[str, ...], str]]] = {
+    CounterMetricFamily: {
+        "brew_txn_total": (
+            (*_TOPIC_PARTITION, "outcome"),
+            "Ended transactions by outcome: committed, aborted, fenced, indefinite, refused",
+        ),
+        "brew_records_total": (_TOPIC_PARTITION, "Processed input records"),
+        "brew_dlq_total": (("reason",), "Rejected records"),
+        "brew_duplicates_total": ((), "Repeated records that were skipped; absent if repetitions are not detected"),
+        "brew_fenced_total": ((), "Transactions that a newer producer with the same transactional id fenced"),
+        "brew_unanswered_total": ((), "Requests that brokers or stores did not answer"),
+        "brew_recoveries_total": ((), "Commits that ended a partition's failure"),
+    },
+    GaugeMetricFamily: {
+        "brew_txn_open": ((), "Transactions that have begun and whose end is not known yet"),
+        "brew_profiles_malformed": (
+            (),
+            "Customer profiles that can't be parsed, so that their customers have none; absent without profiles",
+        ),
+        "brew_recovery_seconds": ((), "Duration of the last recovery, from the first failure or the start to a commit"),
+        "brew_consumer_lag": (_TOPIC_PARTITION, "Last stable offset minus committed offset"),
+        "brew_consumer_lag_seconds": (
+            _TOPIC_PARTITION,
+            "Age of the oldest readable record that is not processed; absent if unknown",
+        ),
+        "brew_consumer_position": (_TOPIC_PARTITION, "Committed offset"),
+        "brew_lso_lag": (
+            _TOPIC_PARTITION,
+            "End offset minus last stable offset: offsets held back by open transactions",
+        ),
+        "brew_partition_state": ((*_TOPIC_PARTITION, "state"), "1 for a partition's current state, 0 for others"),
+        "brew_polled_age_seconds": (_TOPIC_PARTITION, "Time since the partition was last polled"),
+        "brew_progress_age_seconds": (
+            _TOPIC_PARTITION,
+            "Time since the position last advanced; absent before the first time",
+        ),
+        "brew_live": ((), "Whether /livez reports success, 1 or 0"),
+        "brew_ready": ((), "Whether /readyz reports success, 1 or 0"),
+        "brew_started": ((), "Whether /startupz reports success, 1 or 0"),
+        "brew_start_time_seconds": ((), "Start time of the program since the epoch"),
+    },
+    HistogramMetricFamily: {
+        "brew_txn_phase_seconds": (("phase",), "Duration of one step of a transaction, including failed ones"),
+        "brew_txn_seconds": ((), "Duration of a whole attempt, including failed ones"),
+    },
+    InfoMetricFamily: {
+        "brew": (
+            ("application", "version", "group", "reader"),
+            "Application, version, group and reader of this process",
+        ),
+    },
 }
+METRICS = {name: MetricInfo(kind, *info) for kind, infos in _BY_KIND.items() for name, info in infos.items()}
 """Name as Prometheus stores it (histograms without their suffixes, `brew` becomes `brew_info`)."""
 
 

@@ -61,17 +61,13 @@ PROBE_OPTIONS = (
     click.option(
         "--probe-host", envvar="PROBE_HOST", default=HOST, show_default=True, help="Address on which probes listen."
     ),
-    click.option(
-        "--polling-ttl",
-        type=float,
-        default=None,
-        help=f"Time until a partition that is not polled counts as stuck.  [default: {TTL_S:g}, more for long work]",
-    ),
-    click.option(
-        "--consuming-ttl",
-        type=float,
-        default=None,
-        help=f"Time until a partition without progress counts as stuck.  [default: {TTL_S:g}, more for long work]",
+    *(
+        click.option(
+            flag,
+            type=float,
+            help=f"Time until a partition {which} counts as stuck.  [default: {TTL_S:g}, more for long work]",
+        )
+        for flag, which in (("--polling-ttl", "that is not polled"), ("--consuming-ttl", "without progress"))
     ),
 )
 

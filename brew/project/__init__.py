@@ -11,6 +11,7 @@ from string import Template
 import click
 
 from brew import names
+from brew.cli import named_option
 from brew.client_config import checked_bootstrap
 from brew.errors import Refused, UsageError
 from brew.names import ExitCode
@@ -21,14 +22,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,99}")
 
 @click.command("init")
 @click.argument("name")
-@click.option(
-    "--bootstrap",
-    envvar="BOOTSTRAP",
-    default=names.BOOTSTRAP,
-    show_default=True,
-    metavar="HOST:PORT",
-    help="Bootstrap servers to write into the project's Makefile.",
-)
+@named_option("--bootstrap", "BOOTSTRAP", names.BOOTSTRAP, "Bootstrap servers to write into the project's Makefile.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 def init(name: str, bootstrap: str, *, as_json: bool) -> ExitCode:
     """

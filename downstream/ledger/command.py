@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from brew.cli import checked_group, option
+from brew.cli import group_option, option
 from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.fault_injection import CrashMoment, StoreCrash
@@ -282,13 +282,7 @@ GROUP = "brew-ledger"
 
 @click.command("ledger")
 @loop_options
-@option(
-    "--group",
-    default=GROUP,
-    callback=checked_group,
-    metavar="NAME",
-    help="Consumer group; the database keeps its positions.",
-)
+@group_option(GROUP, "Consumer group; the database keeps its positions.")
 @database_options
 @option("--schema", default="brew_ledger", help="PostgreSQL schema of the ledger's tables.")
 @click.option("--accept-weaker", is_flag=True, help="Run even if the server can lose committed transactions.")

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from brew.cli import checked_group, option
+from brew.cli import group_option, option
 from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.kafka import topics
@@ -119,19 +119,10 @@ _STORES = ("postgres", "redis", "redis-script", "outbox")
 @click.command("receive")
 @option("--store", type=click.Choice(_STORES), default="postgres", help="Store of the claims; see above.")
 @loop_options
-@option(
-    "--group",
-    default=GROUP,
-    callback=checked_group,
-    metavar="NAME",
-    help="Consumer group; owns the positions and claims.",
-)
+@group_option(GROUP, "Consumer group; owns the positions and claims.")
 @option("--message-id", default=SOURCE, help="Id of a message: its `source` headers, or `field:NAME` of its value.")
 @option(
-    "--keep-days",
-    type=click.FloatRange(0, 36_500),
-    default=21.0,
-    help="Days for which claims are kept; 0: forever.",
+    "--keep-days", type=click.FloatRange(0, 36_500), default=21.0, help="Days for which claims are kept; 0: forever."
 )
 @click.option("--again", is_flag=True, help="Read from the log's start; messages already processed have no effect.")
 @database_options

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import click
 
 from brew import names
-from brew.cli import bootstrap_option, checked_group, connection, option, printable
+from brew.cli import bootstrap_option, connection, group_option, option, printable
 from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.fault_injection import KillAt
@@ -190,11 +190,7 @@ def _ends(client: AdminClient, topic: Topic) -> dict[int, tuple[int, int]]:
 
 
 def _compare_with_orders(
-    reading: _Reading,
-    orders: _StageOffsets,
-    sums: _StageOffsets,
-    counted: dict[bytes, Total],
-    comparison: Comparison,
+    reading: _Reading, orders: _StageOffsets, sums: _StageOffsets, counted: dict[bytes, Total], comparison: Comparison
 ) -> None:
     settings, ranges = reading.settings, {}
     for p, counted_to in orders.positions.items():
@@ -252,12 +248,7 @@ HOME = Path(".brew-state")
 @bootstrap_option
 @option("--topic", default=names.OUTPUT_TOPIC, metavar="TOPIC", help="Topic of enriched orders.")
 @option("--output", default=names.TOTALS_TOPIC, metavar="TOPIC", help="Topic for the results, compacted.")
-@option(
-    "--group",
-    default=GROUP,
-    callback=checked_group,
-    help="Consumer group; also names the topics GROUP.deltas and GROUP.changelog.",
-)
+@group_option(GROUP, "Consumer group; also names the topics GROUP.deltas and GROUP.changelog.")
 @follow_option
 @option(
     "--store",

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import urllib3
 
-from brew.cli import checked_group, option
+from brew.cli import group_option, option
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, UsageError
@@ -150,13 +150,7 @@ def _url(_context: click.Context, _parameter: click.Parameter, value: str) -> st
 @click.command("call")
 @click.option("--url", required=True, callback=_url, help="URL to post each record's value to.")
 @loop_options
-@option(
-    "--group",
-    default=GROUP,
-    callback=checked_group,
-    metavar="NAME",
-    help="Consumer group; its committed offset is the position.",
-)
+@group_option(GROUP, "Consumer group; its committed offset is the position.")
 @option("--timeout-s", type=click.FloatRange(0, 3600, min_open=True), default=5.0, help="Maximum seconds for one call.")
 @option("--virtual-partitions", default=1, metavar="N", help="Maximum number of concurrent calls.")
 @option(
