@@ -80,12 +80,11 @@ class LeaseCoordinator:
                 self._survey_if_due()
                 self._grant()
                 self._rebalance_if_due()
-                self._receive(self._next_due_s())
+                due = min(self._next_survey, self._next_move, time.monotonic() + _REPORT_INTERVAL_S)
+                self._receive(max(_POLL_S, due - time.monotonic()))
         finally:
             self._end()
             self._planner.close()
-
-    # -- survey ----------------------------------------------------------------------------------------------------
 
     def _apply_ownership(self) -> None:
         """Apply a change of ownership: survey new partitions at once, and have workers release lost ones."""
@@ -116,22 +115,16 @@ class LeaseCoordinator:
             self._next_survey = time.monotonic() + error.pause_s
             return
         self._facts = {fact.partition: fact for fact in facts}
-        self._release_moved_back(facts, self._positions)
+        # One whose offset was reset is granted again: an idle worker would not notice.
+        moved = (f for f in facts if f.committed is not None and f.position < self._positions.get(f.partition, 0))
+        self._release(fact.partition for fact in moved if fact.partition in self._assignments.held)
         self._positions = {fact.partition: fact.position for fact in facts}
-        self._release_retargeted(facts)
+        # The records of others belong in other output partitions now, since a topic got more of them.
+        held, targets = self._assignments.held, self._planner.survey.targets
+        self._release(f.partition for f in facts if f.partition in held and targets(f) != self._targets[f.partition])
         self._assignments.surveyed(facts, all_of_them=complete)
         self._workers.open(min(self._assignments.unfinished(), self._workers.slots()))
         self._check_standstill(facts)
-
-    def _release_moved_back(self, facts: Iterable[PartitionFacts], positions: Mapping[int, int]) -> None:
-        """Release partitions whose offset was reset, and grant them again: an idle worker would not notice."""
-        moved = [f.partition for f in facts if f.committed is not None and f.position < positions.get(f.partition, 0)]
-        self._release(partition for partition in moved if partition in self._assignments.held)
-
-    def _release_retargeted(self, facts: Iterable[PartitionFacts]) -> None:
-        """Release partitions whose records belong in other output partitions, since a topic got more of them."""
-        held, targets = self._assignments.held, self._planner.survey.targets
-        self._release(f.partition for f in facts if f.partition in held and targets(f) != self._targets[f.partition])
 
     def _check_standstill(self, facts: list[PartitionFacts]) -> None:
         plan = self._planner.plan(facts, 1)
@@ -183,8 +176,6 @@ class LeaseCoordinator:
     def _drained(self) -> bool:
         return self._shared.goals is not None and self._assignments.drained()
 
-    # -- grants ----------------------------------------------------------------------------------------------------
-
     def _grant(self) -> None:
         free = self._assignments.free(time.monotonic())
         facts = {p: self._facts[p] for p in free if p in self._facts}
@@ -230,13 +221,6 @@ class LeaseCoordinator:
         partition = assignor.partition_to_move(lags, self._assignments.held, self._assignments.sessions)
         if partition is not None and not self._assignments.releasing:
             self._release([partition])
-
-    # -- reports of workers ----------------------------------------------------------------------------------------
-
-    def _next_due_s(self) -> float:
-        now = time.monotonic()
-        next_due = min(self._next_survey, self._next_move, now + _REPORT_INTERVAL_S)
-        return max(_POLL_S, next_due - now)
 
     def _receive(self, wait_s: float) -> None:
         """Wait for a message, then handle all that have arrived."""
@@ -324,8 +308,6 @@ class LeaseCoordinator:
         if self._shared.crashed:
             self._assignments.report()
         self._shared.running.pop(partition, None)
-
-    # -- end -------------------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
         """End all workers, also those that connect only now, until all have disconnected or the server was closed."""

@@ -66,7 +66,11 @@ class MicroBatchLane:
     def _cycle(self, ranges: Sequence[OffsetRange], facts: Mapping[int, PartitionFacts]) -> None:
         began = time.monotonic()
         shared, settings = self._shared, self._settings
-        specs = {r.partition: self._spec(r, facts[r.partition]) for r in ranges}
+        survey, next_crash = self._planner.survey, shared.crash_injector.next_crash
+        specs = {}
+        for r in ranges:
+            fact = facts[r.partition]
+            specs[r.partition] = AttemptSpec(r, survey.targets(fact), survey.first_attempt(fact), next_crash(r))
         job = Job(specs, shared.transaction, self._transformation, settings.journal, traced=shared.progress.traced)
         shared.running.update({r.partition: r for r in ranges})
         if shared.stop.is_set():  # checked after the line above: a stop waits for everything in ``running``
@@ -88,10 +92,6 @@ class MicroBatchLane:
             shared.progress.outcome(outcome)
         shared.view.cycle(self._index, outcomes, time.monotonic() - began)
         self._reconcile(outcomes)
-
-    def _spec(self, offered: OffsetRange, fact: PartitionFacts) -> AttemptSpec:
-        survey, crash = self._planner.survey, self._shared.crash_injector.next_crash(offered)
-        return AttemptSpec(offered, survey.targets(fact), survey.first_attempt(fact), crash)
 
     def _advance(self, offered: OffsetRange, job: Job) -> Outcome:
         """Commit past a range without visible rows, after a second reader has confirmed that there are none."""

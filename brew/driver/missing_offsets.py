@@ -199,15 +199,12 @@ def _last_outputs(
                 if source is None or source.topic != settings.input or source.partition not in partitions:
                     continue
                 if source.partition not in last or last[source.partition].offset < source.offset:
-                    last[source.partition] = _last_output(source, record)
+                    kind, milliseconds = record.timestamp()
+                    created_ms = milliseconds if kind == _CREATE_TIME else None
+                    last[source.partition] = LastOutput(source.offset, record.key(), created_ms)
             if first_hit and last:
                 return last
     return last
-
-
-def _last_output(source: SourcePosition, record: LogRecord) -> LastOutput:
-    kind, milliseconds = record.timestamp()
-    return LastOutput(source.offset, record.key(), milliseconds if kind == _CREATE_TIME else None)
 
 
 def _is_same_input(settings: PipelineSettings, fact: PartitionFacts, last: LastOutput) -> bool:

@@ -72,7 +72,7 @@ class ClaimsLog:
             topics.create(self._admin, [TopicSpec(topic, PARTITIONS, CONFIG)], deadline)
         # Another program may have just created it through another broker: wait until all brokers know it.
         description = topics.describe_all(self._admin, [topic], deadline)[topic] if create else None
-        self._partitions = (description or topics.describe_one(self._admin, topic, deadline)).partitions
+        self.partitions = (description or topics.describe_one(self._admin, topic, deadline)).partitions
         self._producer: Producer | None = None
         if create:
             # A producer needs half a second before its first record (measured); it connects while the log is read.
@@ -82,10 +82,6 @@ class ClaimsLog:
         self._next: dict[int, int] = {}
         self._waiting: list[Entry] = []
         self._refused: KafkaFailure | None = None  # the client library reports a missing Read once, then is silent
-
-    @property
-    def partitions(self) -> int:
-        return self._partitions
 
     @property
     def _reading(self) -> str:
@@ -164,7 +160,13 @@ class ClaimsLog:
             raise DeadlineExceeded(f"append to topic {self._topic}: no answer within {deadline.budget_s:g} s")
         self._raise_first([error for error, _ in reports.values() if error is not None])
         self._missing = False
-        return [self._appended(reports[index][1]) for index in range(len(items))]
+        messages = [reports[index][1] for index in range(len(items))]
+        for message in messages:
+            self._check_time(message.timestamp()[0])
+        return [
+            Appended(cast("int", message.partition()), cast("int", message.offset()), message.timestamp()[1])
+            for message in messages
+        ]
 
     def _writer(self) -> Producer:
         if self._producer is None:
@@ -185,11 +187,6 @@ class ClaimsLog:
             self._producer = None
             raise classify(error, f"append to topic {self._topic}")
 
-    def _appended(self, message: Message) -> Appended:
-        kind, time_ms = message.timestamp()
-        self._check_time(kind)
-        return Appended(cast("int", message.partition()), cast("int", message.offset()), time_ms)
-
     def _check_time(self, kind: int) -> None:
         if kind != TIMESTAMP_LOG_APPEND_TIME:
             raise Refused(
@@ -202,7 +199,7 @@ class ClaimsLog:
 
         def ask_for(spec: OffsetSpec) -> dict[int, int]:
             level = IsolationLevel.READ_UNCOMMITTED
-            return query_offsets(self._admin, self._topic, range(self._partitions), spec, level, step, deadline)
+            return query_offsets(self._admin, self._topic, range(self.partitions), spec, level, step, deadline)
 
         def ask() -> dict[int, tuple[int, int]]:
             first, end = ask_for(OffsetSpec.earliest()), ask_for(OffsetSpec.latest())  # type: ignore[no-untyped-call]

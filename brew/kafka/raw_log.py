@@ -279,7 +279,8 @@ def offset_batches(
     """Yield batches of `__consumer_offsets` with the group's commits for ``topic``; `Refused` without the codec."""
     name = group.encode()
     for batch, content in raw.batches(OFFSETS_TOPIC, partition, start, until):
-        may_hold = not batch.control and (_is_compressed(content) or name in bytes(content))
+        compressed = content[_ATTRIBUTES_LOW] & DefaultRecordBatch.CODEC_MASK
+        may_hold = not batch.control and (compressed or name in bytes(content))
         try:
             commits = tuple(_commits(content, group, topic)) if may_hold else ()
         except UnsupportedCodecError as error:
@@ -288,10 +289,6 @@ def offset_batches(
                 f"here: {error}; install a package for it: lz4, python-snappy or zstandard"
             ) from error
         yield OffsetBatch(batch, commits)
-
-
-def _is_compressed(content: memoryview) -> bool:
-    return bool(content[_ATTRIBUTES_LOW] & DefaultRecordBatch.CODEC_MASK)
 
 
 def _commits(content: memoryview, group: str, topic: str) -> Iterator[OffsetCommit]:

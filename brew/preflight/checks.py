@@ -283,7 +283,9 @@ def run_checks(settings: PipelineSettings, facts: ClusterFacts, message_max_byte
     findings.append(timeouts.retention(facts.number(timeouts.OFFSETS_RETENTION_MIN)))
     findings.append(verification(facts))
     findings.append(brokers_agree(facts, _BROKERS))
-    findings.append(_isolation())
+    # No setting changes it; listed for completeness.
+    why = "aborted records are never read; no setting changes that (--client-config refuses it)"
+    findings.append(Finding("isolation-level", READ_COMMITTED, READ_COMMITTED, "isolation.level", why, Severity.OK))
     findings += group(settings.group, facts.group)
     return findings
 
@@ -384,9 +386,3 @@ def _size(role: str, topic: TopicFacts, need: int, why: tuple[str, str]) -> Find
     value = "?" if size is None else f"{size} bytes"
     setting = f"{_MAX_BYTES} of {topic.name}"
     return Finding(f"{role}-message-size", value, f"at least {need} bytes", setting, reason, severity)
-
-
-def _isolation() -> Finding:
-    """Return a fixed finding, listed for completeness: all our readers use this level, and no setting changes it."""
-    why = "aborted records are never read; no setting changes that (--client-config refuses it)"
-    return Finding("isolation-level", READ_COMMITTED, READ_COMMITTED, "isolation.level", why, Severity.OK)

@@ -60,13 +60,8 @@ def start(conf: SparkConf, settings: SparkSettings) -> Any:
         except PySparkRuntimeError as error:
             output.seek(0)
             lines = [line for line in output.read().decode("utf-8", "replace").splitlines() if line.strip()]
-            raise Refused(f"Spark's JVM did not start: {_root_cause(lines) or error}; try --verbose") from error
-
-
-def _root_cause(lines: list[str]) -> str:
-    """Return the innermost cause of a stack trace, else its last line; empty if there are no lines."""
-    causes = [line for line in lines if line.lstrip().startswith("Caused by:")]
-    return (causes or lines or [""])[-1].strip()
+            causes = [line for line in lines if line.lstrip().startswith("Caused by:")] or lines or [""]
+            raise Refused(f"Spark's JVM did not start: {causes[-1].strip() or error}; try --verbose") from error
 
 
 def _is_not_broken_call(record: logging.LogRecord) -> bool:

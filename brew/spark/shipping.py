@@ -21,7 +21,10 @@ _ARCHIVES = (".zip", ".egg", ".whl")
 
 def pickled(function: Callable[..., Any]) -> bytes:
     """Serialize a function with its package or file, unless executors have it; raises `UsageError` if it can't be."""
-    package = sys.modules.get((getattr(_unwrapped(function), "__module__", None) or "").partition(".")[0])
+    inner: Any = function
+    while isinstance(inner, functools.partial):  # its own module is `functools`
+        inner = inner.func
+    package = sys.modules.get((getattr(inner, "__module__", None) or "").partition(".")[0])
     by_value = package is not None and package.__name__ != "__main__" and not _known_to_executors(package)
     if by_value:
         cloudpickle.register_pickle_by_value(package)
@@ -37,13 +40,6 @@ def pickled(function: Callable[..., Any]) -> bytes:
         if by_value:
             cloudpickle.unregister_pickle_by_value(package)
     return payload
-
-
-def _unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function in a `functools.partial`, whose own module is `functools`."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    return function
 
 
 def _known_to_executors(package: Any) -> bool:

@@ -119,14 +119,10 @@ def database_settings(given: dict[str, Any]) -> DatabaseSettings:
         given["lock_timeout_s"],
         given["statement_timeout_s"],
         given["idle_timeout_s"],
-        weaker=_warn if given["accept_weaker"] else None,
+        weaker=(lambda text: click.echo(f"weaker guarantee: {text}", err=True)) if given["accept_weaker"] else None,
     )
     settings.check(given["max_poll_interval_s"])
     return settings
-
-
-def _warn(text: str) -> None:
-    click.echo(f"weaker guarantee: {text}", err=True)
 
 
 def crash_of(given: dict[str, Any]) -> StoreCrash:

@@ -174,7 +174,8 @@ class Aggregate:
         The store has a total of another holder only after a restore, so its checkpoint stays as it is until a commit.
         """
         least, patience = max(self._least_end, checkpoint.changelog), Deadline(_CUT_S)
-        while (end := self._changelog_end()) < least:
+        log, at = self.settings.changelog, self.partition
+        while (end := log_offsets(self.client(), log, [at], Deadline(self.settings.timeout_s))[at].end) < least:
             if patience.expired():  # until then it may be a broker that has lost its leadership
                 return (
                     f"changelog-damaged: {self.settings.changelog}[{self.partition}] ends at {end}, but this program "
@@ -184,10 +185,6 @@ class Aggregate:
             time.sleep(_PAUSE_S)
         self._least_end = end
         return None
-
-    def _changelog_end(self) -> int:
-        where = self.settings.changelog, [self.partition]
-        return log_offsets(self.client(), *where, Deadline(self.settings.timeout_s))[self.partition].end
 
     def _restore(self) -> None:
         began, settings = time.monotonic(), self.settings

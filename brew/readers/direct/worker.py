@@ -285,16 +285,13 @@ class _PartitionWorker:
 
         Its end is known when it has been read: the transaction goes on reading up to its limits (`TransactionInput`).
         """
-        settings = self.settings
-        first = self.tail.take(self._first_fetch(), settings.direct.transaction_bytes, wait_s)
+        settings, cap = self.settings, self.limits.sizes.of(self.grant.partition).cap
+        # Some transformations need all records before the transaction begins.
+        fetch = cap if settings.transformation.whole_input_first else min(CHUNK, cap)
+        first = self.tail.take(fetch, settings.direct.transaction_bytes, wait_s)
         if first is None:
             return None
         return first, OffsetRange(settings.topic, self.grant.partition, position, first.until)
-
-    def _first_fetch(self) -> int:
-        """How many records to read before the transaction begins; some transformations need all of them."""
-        cap = self.limits.sizes.of(self.grant.partition).cap
-        return min(CHUNK, cap) if not self.settings.transformation.whole_input_first else cap
 
     def _transaction(
         self, first: FetchedRecords, offered: OffsetRange, *, first_time: bool, crash: PlannedCrash | None
