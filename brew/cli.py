@@ -428,10 +428,8 @@ bootstrap_option = with_client_config(
 
 def names_by_output(command: _F) -> _F:
     """
-    With `--transform`, name group and dead-letter topic after the output topic where they are not given.
-
-    The defaults are those of the orders: another function would share their committed offsets. `brew.Pipeline` has the
-    same rule.
+    With `--transform`, name group and dead-letter topic after the output topic where they are not given. The defaults
+    are those of the orders: another function would share their committed offsets. `brew.Pipeline` has the same rule.
     """
 
     @functools.wraps(command)

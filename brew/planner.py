@@ -65,9 +65,8 @@ class Plan:
 
 def check(fact: PartitionFacts, group: str) -> None:
     """
-    Raise `Refused` if going on would lose or double records.
-
-    A missing committed offset is not checked here: that depends on the output (`brew.driver.missing_offsets`).
+    Raise `Refused` if going on would lose or double records. A missing committed offset is not checked here: that
+    depends on the output (`brew.driver.missing_offsets`).
     """
     if fact.committed is None:
         return

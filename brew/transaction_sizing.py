@@ -49,10 +49,9 @@ class TransactionSize:
 
 class TransactionSizes:
     """
-    The size for each partition of one process; a new partition starts with the latest size of another one.
-
-    If each of 64 partitions starts small, they take twice as many transactions. After a failure a partition starts
-    small again, so that its next attempt can end in time.
+    The size for each partition of one process; a new partition starts with the latest size of another one. If each of
+    64 partitions starts small, they take twice as many transactions. After a failure a partition starts small again, so
+    that its next attempt can end in time.
     """
 
     def __init__(self, first: TransactionSize) -> None:

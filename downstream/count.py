@@ -46,10 +46,9 @@ def digest(identity: bytes) -> bytes:
 
 class DistinctCount(ExitStack):
     """
-    Counts distinct identities, added in any order; records without an identity are counted separately.
-
-    Beyond the limits it spills to disk; a million identities in memory take about 110 MB. With 100 million, the files
-    take 1.6 GB, and one bucket holds 400,000 entries in memory.
+    Counts distinct identities, added in any order; records without an identity are counted separately. Beyond the
+    limits it spills to disk; a million identities in memory take about 110 MB. With 100 million, the files take 1.6 GB,
+    and one bucket holds 400,000 entries in memory.
     """
 
     def __init__(self, identities: int = 1_000_000, identity_bytes: int = 64 * 1024 * 1024) -> None:

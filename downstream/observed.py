@@ -53,13 +53,9 @@ def observed(
     patience_s: float,
 ) -> Iterator[Recorder]:
     """
-    Yield a program's recorder; probes are served inside the block if they are enabled.
-
-    ``longest_work_s``: how long one piece of work may take in a healthy program; ``patience_s``: how long the program
-    waits for unavailable servers before it ends.
-
-    Raises:
-        UsageError: an option is invalid, or the requested port is taken.
+    Yield a program's recorder; probes are served inside the block if they are enabled. ``longest_work_s``: how long one
+    piece of work may take in a healthy program; ``patience_s``: how long the program waits for unavailable servers
+    before it ends. Raises `UsageError`: an option is invalid, or the requested port is taken.
     """
     probes = probe_settings(given, follow=follow, longest_work_s=longest_work_s)
     ttl = probes or ProbeSettings()

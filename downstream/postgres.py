@@ -45,10 +45,9 @@ _SILENCE_S = 2.0  # extra time for an unresponsive server, on top of its own tim
 @dataclass(frozen=True)
 class DatabaseSettings:
     """
-    Address, schema and time-outs of the database.
-
-    ``idle_s``: a client that stops inside a transaction (SIGSTOP, a cut cable) then loses its session and its locks.
-    ``weaker``: called if the server can lose committed data; None: refuse such a server.
+    Address, schema and time-outs of the database. ``idle_s``: a client that stops inside a transaction (SIGSTOP, a cut
+    cable) then loses its session and its locks. ``weaker``: called if the server can lose committed data; None: refuse
+    such a server.
     """
 
     url: str = field(repr=False)  # may hold a password
@@ -81,11 +80,9 @@ class DatabaseSettings:
 
 class Database:
     """
-    A session, opened at first use and again after each failure; for one thread only.
-
-    Transient failures (no server, no lock, a deadlock, a session that was ended, a fail-over that has not reached the
-    address yet) raise `RetryLater`. Their transaction was applied as a whole or not at all; only reading the database
-    again shows which.
+    A session, opened at first use and again after each failure; for one thread only. Transient failures (no server, no
+    lock, a deadlock, a session that was ended, a fail-over that has not reached the address yet) raise `RetryLater`.
+    Their transaction was applied as a whole or not at all; only reading the database again shows which.
     """
 
     def __init__(self, settings: DatabaseSettings, name: str) -> None:
@@ -195,12 +192,8 @@ def connect(settings: DatabaseSettings, options: str, **more: Any) -> Connection
 @contextlib.contextmanager
 def reading(settings: DatabaseSettings, what: str) -> Iterator[Connection]:
     """
-    Open a session on the schema's tables, to check them, without the time-outs of the user or the database.
-
-    A check reads all rows in one statement, and waits for Kafka between two fetches.
-
-    Raises:
-        Refused: ``what`` cannot be read.
+    Open a session on the schema's tables, to check them, without the time-outs of the user or the database. A check
+    reads all rows in one statement, and waits for Kafka between two fetches. Raises `Refused`: ``what`` cannot be read.
     """
     try:
         unbounded = "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0"

@@ -128,9 +128,8 @@ _TAILS = {
 
 def _members_show(value: bytes, order: dict[str, object]) -> bool:
     """
-    Return whether appending two fields to the text gives the same values as parsing, extending and serializing it.
-
-    Each member's name is directly followed by a colon, so names can be counted in the text: if as many were parsed, no
+    Return whether appending two fields to the text gives the same values as parsing, extending and serializing it. Each
+    member's name is directly followed by a colon, so names can be counted in the text: if as many were parsed, no
     object has a duplicate name. Everything else in the text (spaces, escapes, long numbers) is kept.
     """
     if value[-1] != _BRACE:

@@ -54,10 +54,9 @@ def tier_of(customer: str, value: bytes) -> str:
 
 def check_profile(record: Record) -> None:
     """
-    Drop valid profiles and reject all other records: a transformation of the profiles' topic.
-
-    A separate run writes these dead letters, because it has a position: every process that holds a table reads all
-    profiles, and would write each dead letter again.
+    Drop valid profiles and reject all other records: a transformation of the profiles' topic. A separate run writes
+    these dead letters, because it has a position: every process that holds a table reads all profiles, and would write
+    each dead letter again.
     """
     try:
         customer = (record.key or b"").decode()

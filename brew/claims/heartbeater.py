@@ -28,10 +28,9 @@ DENIED_S, _LEAST_DENIALS, _UNSEEN_S = 10.0, 3, 30.0
 
 class Denials:
     """
-    How long a right has been missing: the time of a row of failures that are all authorization failures.
-
-    A missing right does not come back by itself; a newly granted one takes effect within seconds, so `DENIED_S` are
-    waited for. Fewer than three denials are no row, and ``unseen_s`` without any end one: nobody looked meanwhile.
+    How long a right has been missing: the time of a row of failures that are all authorization failures. A missing
+    right does not come back by itself; a newly granted one takes effect within seconds, so `DENIED_S` are waited for.
+    Fewer than three denials are no row, and ``unseen_s`` without any end one: nobody looked meanwhile.
     """
 
     def __init__(self, unseen_s: float = _UNSEEN_S) -> None:
@@ -285,9 +284,8 @@ _POLL_S = 0.25
 
 class StandBy:
     """
-    Leadership of a topic: `wait` for it, check `holds` before each piece of work, leave with the block.
-
-    Two processes may both believe for a moment that they lead; their writes must be fenced by other means.
+    Leadership of a topic: `wait` for it, check `holds` before each piece of work, leave with the block. Two processes
+    may both believe for a moment that they lead; their writes must be fenced by other means.
     """
 
     def __init__(

@@ -42,10 +42,8 @@ class Log(Protocol):
 
     def append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
         """
-        Append all items, in order per partition; return once the brokers have stored each of them safely.
-
-        Raises:
-            DeadlineExceeded, KafkaFailure: some may have been appended; only reading shows which.
+        Append all items, in order per partition; return once the brokers have stored each of them safely. Raises
+        `DeadlineExceeded`/`KafkaFailure`: some may have been appended; only reading shows which.
         """
         ...
 

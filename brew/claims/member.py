@@ -135,10 +135,8 @@ _KEPT_ALIVE = {RecordEffect.REFRESHED, RecordEffect.RESUMED, RecordEffect.ADOPTE
 @dataclass(frozen=True)
 class Membership:
     """
-    Who takes part in what.
-
-    ``partitions``: those that may be claimed; `(WHOLE_TOPIC,)` claims a topic as a whole, and is never shared.
-    ``client_id``: keep it across restarts if the process should take its partitions back at once.
+    Who takes part in what. ``partitions``: those that may be claimed; `(WHOLE_TOPIC,)` claims a topic as a whole, and
+    is never shared. ``client_id``: keep it across restarts if the process should take its partitions back at once.
     ``works``: False for an administrator, who gets no share. ``topic_id``: if it reads from the log's position.
     """
 
@@ -183,7 +181,6 @@ class Membership:
 class Holding:
     """
     A partition that this member owns: its fencing token, and the position that the log has or will be sent.
-
     ``confirmed_until``: monotonic seconds; after that no heartbeat counted for two intervals, and others may own it.
     ``topic_id``: of the topic that the position belongs to; `UNKNOWN_ID` if nobody said.
     """
@@ -236,9 +233,8 @@ class Member:
 
     def turn(self, deadline: Deadline) -> bool:
         """
-        Send due heartbeats, apply new records, claim what is due; updates `holdings` and `to_release`.
-
-        Returns whether heartbeats were due: a turn without them succeeds even if no broker answers.
+        Send due heartbeats, apply new records, claim what is due; updates `holdings` and `to_release`. Returns whether
+        heartbeats were due: a turn without them succeeds even if no broker answers.
         """
         due = self._now() >= self._next_heartbeat_at
         if due:

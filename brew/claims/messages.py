@@ -57,9 +57,8 @@ class Heartbeat(NamedTuple):
 
 class ClaimingPartition(NamedTuple):
     """
-    Request a partition; if it is granted, the record's offset becomes the fencing token.
-
-    ``topic_id``: the topic that the claimant reads, so that it does not continue at the position in a deleted one.
+    Request a partition; if it is granted, the record's offset becomes the fencing token. ``topic_id``: the topic that
+    the claimant reads, so that it does not continue at the position in a deleted one.
     """
 
     client_id: str

@@ -70,7 +70,6 @@ GroupPartition = tuple[str, str, int]
 class PartitionOwner:
     """
     The owner of a partition; ``client_id`` is None if it was released. Times in ms of the brokers' clock.
-
     ``last_heartbeat_ms``: also set by a claim and by a claim of messages. ``topic_id``: of the topic that the position
     belongs to; `UNKNOWN_ID` if nobody said.
     """

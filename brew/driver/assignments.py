@@ -14,11 +14,9 @@ from brew.readers.direct.lease_server import WorkerSession
 
 class Assignments:
     """
-    The assignment of partitions to workers.
-
-    ``sessions``: slot -> its worker's session. ``held``: partition -> slot. ``releasing``: partitions whose worker was
-    asked to release them. ``owned``: the partitions that this driver may grant. ``reading``: the slots whose worker has
-    begun a transaction since it connected.
+    The assignment of partitions to workers. ``sessions``: slot -> its worker's session. ``held``: partition -> slot.
+    ``releasing``: partitions whose worker was asked to release them. ``owned``: the partitions that this driver may
+    grant. ``reading``: the slots whose worker has begun a transaction since it connected.
     """
 
     def __init__(self, shared: RunContext) -> None:

@@ -72,10 +72,8 @@ class GiveUpPolicy:
     def failed(self, problem: str, detail: str) -> float:
         """
         Count one failure; return the seconds to wait: exponential, with jitter, so that two pipelines get out of step.
-
-        Raises:
-            Refused: no progress since the first of these failures for longer than --patience, or for ten seconds of
-                nothing but authorization failures.
+        Raises `Refused`: no progress since the first of these failures for longer than --patience, or for ten seconds
+        of nothing but authorization failures.
         """
         now = time.monotonic()
         if self.failures == 0:
@@ -105,9 +103,7 @@ class GiveUpPolicy:
     def blocked(self, partitions: Collection[int], owned_by_others: Mapping[int, int] | None = None) -> None:
         """
         Record that a draining run can't progress now; ``owned_by_others``: positions of partitions of other drivers.
-
-        Raises:
-            Refused: neither this driver nor the others progressed for longer than --blocked-patience.
+        Raises `Refused`: neither this driver nor the others progressed for longer than --blocked-patience.
         """
         if owned_by_others and owned_by_others != self._owned_by_others:
             self._owned_by_others = owned_by_others
@@ -143,10 +139,9 @@ MIN_AT_END = 10
 @dataclass
 class CircuitBreaker:
     """
-    Counts rejected records in each partition's last committed transactions, about the last ``WINDOW`` records.
-
-    Stopping loses nothing: commits stay, and the next run continues after them with a new count. ``max_rejected`` is a
-    share from 0 to 1; 1 or None never trips. For one thread.
+    Counts rejected records in each partition's last committed transactions, about the last ``WINDOW`` records. Stopping
+    loses nothing: commits stay, and the next run continues after them with a new count. ``max_rejected`` is a share
+    from 0 to 1; 1 or None never trips. For one thread.
     """
 
     max_rejected: float | None
@@ -183,10 +178,9 @@ class CircuitBreaker:
 
 class FirstRecordsCheck:
     """
-    Stops a run that rejects all of its records, as when it reads the wrong topic.
-
-    Counts the first committed records of a run, over all partitions, until one is not rejected. A ``max_rejected`` of 1
-    allows all to be rejected. ``advice``: returns what to say about a reason. Thread-safe.
+    Stops a run that rejects all of its records, as when it reads the wrong topic. Counts the first committed records of
+    a run, over all partitions, until one is not rejected. A ``max_rejected`` of 1 allows all to be rejected.
+    ``advice``: returns what to say about a reason. Thread-safe.
     """
 
     def __init__(

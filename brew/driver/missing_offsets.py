@@ -52,7 +52,6 @@ class HiddenOutputError(BrewError):
 class OutputWait:
     """
     The log ends up to which output must become visible; kept over retries, since later transactions do not matter.
-
     ``deadline``: after it, an operator has to end the transaction that still hides output.
     """
 

@@ -128,11 +128,8 @@ def check_membership(
 ) -> None:
     """
     Check every few seconds for members of the group, which would commit their own positions, even if they join later.
-
-    The lanes of a run share ``interval``: one of them checks for all. An unanswered check is repeated.
-
-    Raises:
-        Refused: the group has members, and that is not allowed.
+    The lanes of a run share ``interval``: one of them checks for all. An unanswered check is repeated. Raises
+    `Refused`: the group has members, and that is not allowed.
     """
     if interval.due():
         enforce([checks.members(settings.group, describe())], settings.allow)
@@ -177,7 +174,6 @@ _OUTPUTS_S = 5.0
 def output_wait_s(settings: PipelineSettings) -> float:
     """
     Return after how many seconds an operator has to end a transaction that hides output and is in no idle partition.
-
     One of this group ends before: by its driver, or aborted by the brokers a moment after its time-out.
     """
     return max(_OUTPUT_WAIT_S, settings.transaction_timeout_s + _ABORTED_S)
@@ -193,10 +189,8 @@ def missing_topics(names: Sequence[str]) -> str:
 
 class PartitionSurvey:
     """
-    Reads and checks the state of the partitions.
-
-    ``last_positions``: partition -> the last position that this run's transactions saw or committed. ``owned``: the
-    partitions that this driver may work on.
+    Reads and checks the state of the partitions. ``last_positions``: partition -> the last position that this run's
+    transactions saw or committed. ``owned``: the partitions that this driver may work on.
     """
 
     def __init__(self, shared: RunContext) -> None:
@@ -292,9 +286,8 @@ class PartitionSurvey:
 
     def first_attempt(self, fact: PartitionFacts) -> bool:
         """
-        Return True if an attempt may start without a committed offset; call it once per attempt.
-
-        The permission is for this attempt only: it may commit whatever its outcome, and offsets may vanish later.
+        Return True if an attempt may start without a committed offset; call it once per attempt. The permission is for
+        this attempt only: it may commit whatever its outcome, and offsets may vanish later.
         """
         self._may_start.discard(fact.partition)
         if fact.committed is None:  # `_resolve` checked a log with records; in an empty one, all that come are new

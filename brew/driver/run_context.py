@@ -283,10 +283,6 @@ class Engine(Runner, Protocol):
 
     def execute(self, ranges: Sequence[OffsetRange], job: Job) -> Mapping[int, Outcome]:
         """
-        Attempt each range once; return partition -> outcome.
-
-        A range is missing from the result if the engine saw no visible row in it; no transaction was attempted then.
-
-        Raises:
-            BrewError: no retry can succeed.
+        Attempt each range once; return partition -> outcome. A range is missing from the result if the engine saw no
+        visible row in it; no transaction was attempted then. Raises `BrewError`: no retry can succeed.
         """

@@ -35,12 +35,8 @@ _EXPECTED_ERRORS = (BrewError, Py4JError, PySparkException, OSError)
 
 class WarmSpark:
     """
-    The Spark context of a driver, kept warm while it waits; the caller closes it.
-
-    ``report`` gets unexpected errors of the warm-up; the driver then keeps waiting, and starts more slowly.
-
-    Raises:
-        Refused: Spark did not start.
+    The Spark context of a driver, kept warm while it waits; the caller closes it. ``report`` gets unexpected errors of
+    the warm-up; the driver then keeps waiting, and starts more slowly. Raises `Refused`: Spark did not start.
     """
 
     def __init__(self, settings: PipelineSettings, compilers: Compilers, report: Callable[[str], None]) -> None:

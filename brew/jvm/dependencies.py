@@ -156,11 +156,8 @@ _LOG_LINES = 12
 def fetch(part: Part, jvm_dir: Path, source: Path | None = None) -> bool:
     """
     Fetch the jars of ``part`` into a folder of that name in ``jvm_dir``; return True if they were not there yet.
-
     ``source``: a folder that holds them, for machines without a network; otherwise Ivy uses its Maven repository.
-
-    Raises:
-        Refused: no Java, no network, no space, or jars that are not those of this version.
+    Raises `Refused`: no Java, no network, no space, or jars that are not those of this version.
     """
     try:
         jvm_dir.mkdir(parents=True, exist_ok=True)

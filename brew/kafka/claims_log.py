@@ -56,12 +56,9 @@ def _warn_once(text: str) -> None:
 
 class ClaimsLog:
     """
-    One claims topic, as a `brew.claims.log.Log`. For one thread at a time, in the process that opened it.
-
-    ``create``: create the topic if it is missing, and open a producer.
-
-    Raises:
-        Refused: the topic is missing, or can't be created; later: it was deleted, recreated or emptied.
+    One claims topic, as a `brew.claims.log.Log`. For one thread at a time, in the process that opened it. ``create``:
+    create the topic if it is missing, and open a producer. Raises `Refused`: the topic is missing, or can't be created;
+    later: it was deleted, recreated or emptied.
     """
 
     def __init__(self, connection: Connection, topic: str, *, create: bool = True) -> None:
@@ -90,10 +87,9 @@ class ClaimsLog:
     @contextlib.contextmanager
     def _renewing(self) -> Iterator[None]:
         """
-        Replace, for the next call, a client that has lost the brokers for good and would fail forever.
-
-        Only a record that was read back shows that all is well: a cut-off reader does not keep appends from succeeding,
-        and a read of what there is asks no broker.
+        Replace, for the next call, a client that has lost the brokers for good and would fail forever. Only a record
+        that was read back shows that all is well: a cut-off reader does not keep appends from succeeding, and a read of
+        what there is asks no broker.
         """
         began = time.monotonic()
         try:

@@ -219,10 +219,9 @@ def may_describe(connection: Connection, transactional_id: str, deadline: Deadli
 
 def controller_ahead_s(connection: Connection, deadline: Deadline) -> float | Unknown:
     """
-    Return a lower bound of how far the controller's clock is ahead of this machine's; negative if it is behind.
-
-    The leader of the metadata log reports the current time as its own last fetch. 0 if that time lies between request
-    and response.
+    Return a lower bound of how far the controller's clock is ahead of this machine's; negative if it is behind. The
+    leader of the metadata log reports the current time as its own last fetch. 0 if that time lies between request and
+    response.
     """
     from brew.kafka.kafka_python import ask, kafka_python_admin  # noqa: PLC0415 - as above
 
@@ -266,10 +265,9 @@ async def _metadata_log(admin: KafkaAdminClient) -> Any:
 
 class Outage:
     """
-    Tracks whether brokers answer, and formats a message for each change.
-
-    ``consequence``: a clause that says what the program does meanwhile. ``give_up_s``: the program gives up after this
-    many seconds without an answer; None: it waits until it is stopped.
+    Tracks whether brokers answer, and formats a message for each change. ``consequence``: a clause that says what the
+    program does meanwhile. ``give_up_s``: the program gives up after this many seconds without an answer; None: it
+    waits until it is stopped.
     """
 
     def __init__(self, bootstrap: str, consequence: str, give_up_s: float | None) -> None:
@@ -304,7 +302,6 @@ def broker_watch(
 ) -> Iterator[None]:
     """
     Report outages of all brokers while the block runs, from a background thread; see `Outage` for ``consequence``.
-
     ``topic``: the topic whose metadata is requested; any topic will do.
     """
     outage, stop = Outage(connection.bootstrap, consequence, give_up_s), threading.Event()

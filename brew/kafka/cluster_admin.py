@@ -227,10 +227,8 @@ _PREFERRED = 0
 
 def reassign(connection: Connection, topic: str, replicas: Mapping[int, list[int]], deadline: Deadline) -> None:
     """
-    Assign partitions to other replicas, or reorder them, and elect the first of each as leader if it is in sync.
-
-    Raises:
-        Retriable: the controller refused, for example because the last reassignment is still in progress.
+    Assign partitions to other replicas, or reorder them, and elect the first of each as leader if it is in sync. Raises
+    `Retriable`: the controller refused, for example because the last reassignment is still in progress.
     """
     from brew.kafka import kafka_python  # noqa: PLC0415 - imports kafka-python, 0.15 s; confluent-kafka can't do this
 

@@ -51,10 +51,8 @@ class Listener(Protocol):
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
     """
-    Settings of one member.
-
-    ``max_poll_interval_s``: the longest time between two polls; a slower member loses its partitions.
-    ``session_timeout_s``: the longest time without a heartbeat; after it, other members get the partitions.
+    Settings of one member. ``max_poll_interval_s``: the longest time between two polls; a slower member loses its
+    partitions. ``session_timeout_s``: the longest time without a heartbeat; after it, other members get the partitions.
     """
 
     connection: Connection

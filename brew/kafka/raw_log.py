@@ -46,12 +46,9 @@ class BatchFetcher:
         self, topic: str, wanted: Mapping[int, tuple[int, int]]
     ) -> Iterator[tuple[int, list[tuple[RawBatch, memoryview]]]]:
         """
-        Yield each partition with its batches that hold offsets of ``wanted`` (`[start, until)`), in log order.
-
-        The first request fetches a megabyte of each partition; longer ranges are continued one by one.
-
-        Raises:
-            DeadlineExceeded: not all of them were read in time.
+        Yield each partition with its batches that hold offsets of ``wanted`` (`[start, until)`), in log order. The
+        first request fetches a megabyte of each partition; longer ranges are continued one by one. Raises
+        `DeadlineExceeded`: not all of them were read in time.
         """
         starts = {partition: start for partition, (start, until) in wanted.items() if start < until}
         answers = self._fetch_all(topic, starts) if starts else {}

@@ -66,13 +66,9 @@ def query_offsets(
 
 class FullTopicReader:
     """
-    The visible records of one topic, each returned once.
-
-    For one thread at a time, in the process that made it. Nothing is ever committed under ``group``. ``positions``: the
-    next offset to return, by partition.
-
-    Raises:
-        Refused: the topic does not exist.
+    The visible records of one topic, each returned once. For one thread at a time, in the process that made it. Nothing
+    is ever committed under ``group``. ``positions``: the next offset to return, by partition. Raises `Refused`: the
+    topic does not exist.
     """
 
     def __init__(self, connection: Connection, topic: str, group: str, deadline: Deadline) -> None:

@@ -110,9 +110,8 @@ class TransactionsAdmin:
 
     def write_abort_marker(self, held: PartitionTransaction) -> None:
         """
-        Abort a hanging transaction in one partition, as `kafka-transactions.sh abort` does.
-
-        The leader refuses a marker of an older coordinator epoch than it has seen, so the marker carries that epoch.
+        Abort a hanging transaction in one partition, as `kafka-transactions.sh abort` does. The leader refuses a marker
+        of an older coordinator epoch than it has seen, so the marker carries that epoch.
         """
         from kafka.admin import AbortTransactionSpec  # noqa: PLC0415 - needed by one command of one program
 
@@ -148,9 +147,8 @@ def bounds(
     client: AdminClient, places: Iterable[Place], deadline: Deadline
 ) -> tuple[dict[Place, ReadBounds], dict[Place, str]]:
     """
-    Return the last stable offset and end of each partition, and the error of each partition without an answer.
-
-    The end is read first: an LSO below it is held back by a transaction, not by records written meanwhile.
+    Return the last stable offset and end of each partition, and the error of each partition without an answer. The end
+    is read first: an LSO below it is held back by a transaction, not by records written meanwhile.
     """
     place_of = {TopicPartition(topic, partition): (topic, partition) for topic, partition in places}
     if not place_of:

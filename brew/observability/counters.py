@@ -34,11 +34,9 @@ class Ending(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Ended:
     """
-    One attempt at ``start`` to ``until``, and how it ended.
-
-    ``began_at`` is wall-clock seconds, ``steps`` the seconds of each step, ``dead_letters`` reason -> records.
-    ``newest_ms``: the timestamp of its last record in ms since the epoch, if known. ``traces``: its records'
-    `traceparent` headers, for spans.
+    One attempt at ``start`` to ``until``, and how it ended. ``began_at`` is wall-clock seconds, ``steps`` the seconds
+    of each step, ``dead_letters`` reason -> records. ``newest_ms``: the timestamp of its last record in ms since the
+    epoch, if known. ``traces``: its records' `traceparent` headers, for spans.
     """
 
     topic: str
@@ -80,10 +78,9 @@ class Histogram:
 @dataclass(slots=True)
 class Counts:
     """
-    Counters of the whole program; they never decrease, and are kept when a partition is released.
-
-    ``duplicates``: redelivered records that were skipped; None if the program does not detect them.
-    ``malformed_profiles``: of the table that the latest attempt used, so it may decrease; None without profiles.
+    Counters of the whole program; they never decrease, and are kept when a partition is released. ``duplicates``:
+    redelivered records that were skipped; None if the program does not detect them. ``malformed_profiles``: of the
+    table that the latest attempt used, so it may decrease; None without profiles.
     """
 
     endings: Counter[tuple[TopicPartition, Ending]] = field(default_factory=Counter)

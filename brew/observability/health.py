@@ -160,10 +160,9 @@ _BAD = {Ending.ABORTED, Ending.FENCED, Ending.INDEFINITE}
 @dataclass(slots=True)
 class Partition:
     """
-    Times by the recorder's clock; ``failing_since``: start of the failures since the last commit.
-
-    ``begun_at``: start of a transaction whose end was not reported yet. ``oldest_at``: when the oldest remaining record
-    was written, approximately: when it was first seen, or when the last record done was written.
+    Times by the recorder's clock; ``failing_since``: start of the failures since the last commit. ``begun_at``: start
+    of a transaction whose end was not reported yet. ``oldest_at``: when the oldest remaining record was written,
+    approximately: when it was first seen, or when the last record done was written.
     """
 
     polled_at: float

@@ -214,10 +214,8 @@ class Probes:
 @contextlib.contextmanager
 def serving(settings: ProbeSettings, recorder: Recorder, producers: Producers | None = None) -> Iterator[None]:
     """
-    Serve while the context is active, and log where; if no default port is available, continue without probes.
-
-    Raises:
-        UsageError: as in `Probes`.
+    Serve while the context is active, and log where; if no default port is available, continue without probes. Raises
+    `UsageError`: as in `Probes`.
     """
     try:
         server = Probes(settings, recorder, producers)

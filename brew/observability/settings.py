@@ -21,10 +21,9 @@ _SLACK_S = 60.0
 @dataclass(frozen=True, slots=True)
 class ProbeSettings:
     """
-    ``port`` 0 is any free one; ``asked``: the user named the port, so no other one will do.
-
-    ``polling_ttl_s``: how long a partition may go without being polled. ``consuming_ttl_s``: how long it may make no
-    progress although there are records to read.
+    ``port`` 0 is any free one; ``asked``: the user named the port, so no other one will do. ``polling_ttl_s``: how long
+    a partition may go without being polled. ``consuming_ttl_s``: how long it may make no progress although there are
+    records to read.
     """
 
     host: str = HOST
@@ -77,12 +76,8 @@ probe_options = options(*PROBE_OPTIONS)
 
 def probe_settings(given: Mapping[str, Any], *, follow: bool, longest_work_s: float) -> ProbeSettings | None:
     """
-    Return the settings; None for a draining program, which reports by its exit code.
-
-    ``longest_work_s``: how long one healthy piece of work may take.
-
-    Raises:
-        UsageError: an invalid time, or one shorter than ``longest_work_s``.
+    Return the settings; None for a draining program, which reports by its exit code. ``longest_work_s``: how long one
+    healthy piece of work may take. Raises `UsageError`: an invalid time, or one shorter than ``longest_work_s``.
     """
     if given["no_probes"] or (given["probe_port"] is None and not follow):
         return None

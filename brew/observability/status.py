@@ -54,9 +54,8 @@ class Topics:
 @dataclass(frozen=True, slots=True)
 class Transactions:
     """
-    How attempts ended; ``refused`` ones wrote nothing, because the position was a different one.
-
-    ``indefinite``: only the next attempt's *locate* finds out whether they were committed.
+    How attempts ended; ``refused`` ones wrote nothing, because the position was a different one. ``indefinite``: only
+    the next attempt's *locate* finds out whether they were committed.
     """
 
     committed: int = 0
@@ -70,7 +69,6 @@ class Transactions:
 class LastTransaction:
     """
     The last transaction that ended; ``steps`` maps the names of brew.names.STEPS to seconds, as far as known.
-
     ``producer_id`` and ``epoch`` are those of the id's newest holder, if they were asked for; a transaction that has
     begun since has a newer epoch. ``producer_unknown`` says why they are null.
     """
@@ -119,7 +117,6 @@ class PartitionStatus:
 class Totals:
     """
     Sums over all partitions since the start; ``recovery_s`` is the duration of the last recovery, null if none.
-
     ``malformed_profiles``: records of the profiles' topic that are not profiles; null without profiles.
     """
 

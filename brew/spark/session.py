@@ -129,9 +129,8 @@ def start(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> Sp
 
 def borrowed(settings: SparkSettings) -> SparkContext | None:
     """
-    Return the Spark context that the caller has already started in this process, if any; there can be only one.
-
-    A run on a borrowed context does not stop it, cancels only its own jobs, and changes no settings or signal handlers.
+    Return the Spark context that the caller has already started in this process, if any; there can be only one. A run
+    on a borrowed context does not stop it, cancels only its own jobs, and changes no settings or signal handlers.
     """
     with _own.lock:  # pyspark shows a context before it has started
         context: SparkContext | None = SparkContext._active_spark_context  # noqa: SLF001 - pyspark has no other way

@@ -41,9 +41,8 @@ _RELEASE_S = 1.0
 
 class ClaimedMember(Member):
     """
-    Reads the partitions that its heartbeater holds. As in a group, partitions change hands only inside `poll`.
-
-    No heartbeats are sent for a worker that has not polled for ``max_poll_interval_s``.
+    Reads the partitions that its heartbeater holds. As in a group, partitions change hands only inside `poll`. No
+    heartbeats are sent for a worker that has not polled for ``max_poll_interval_s``.
     """
 
     def __init__(

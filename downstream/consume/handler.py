@@ -218,10 +218,8 @@ def topic_id_in(committed: Committed) -> str | None:
 
 def start(assignment: AssignedPartition) -> int:
     """
-    Return the group's committed offset, or the log's first offset if there is none.
-
-    Raises:
-        Refused: the offset belongs to another topic, or retention deleted records that were still to be read.
+    Return the group's committed offset, or the log's first offset if there is none. Raises `Refused`: the offset
+    belongs to another topic, or retention deleted records that were still to be read.
     """
     if assignment.committed is None:
         return assignment.first

@@ -86,10 +86,9 @@ class Money(NamedTuple):
 @dataclass
 class CheckResult(Findings):
     """
-    Result of the comparison; ``waiting`` records are above the ledger's position, which is not an error.
-
-    ``expired`` rows are below the log's first offset, or where compaction removed a record: their records are deleted,
-    so only their sums are compared.
+    Result of the comparison; ``waiting`` records are above the ledger's position, which is not an error. ``expired``
+    rows are below the log's first offset, or where compaction removed a record: their records are deleted, so only
+    their sums are compared.
     """
 
     records: int = 0

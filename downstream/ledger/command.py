@@ -203,10 +203,9 @@ class LedgerResult:
 
 class LedgerHandler(Handler):
     """
-    Books a batch: 1. lock the positions, 2. compare, 3. insert and add up, 4. move the positions, 5. commit.
-
-    The database is the only authority. The offset is stored in Kafka after the commit, for lag tools only. Nothing is
-    done for a lost partition: the next owner locks the rows, and our transaction is committed or rolled back.
+    Books a batch: 1. lock the positions, 2. compare, 3. insert and add up, 4. move the positions, 5. commit. The
+    database is the only authority. The offset is stored in Kafka after the commit, for lag tools only. Nothing is done
+    for a lost partition: the next owner locks the rows, and our transaction is committed or rolled back.
     """
 
     def __init__(
@@ -239,10 +238,8 @@ class LedgerHandler(Handler):
 
     def _check_end(self, at: int, assignment: AssignedPartition) -> None:
         """
-        Have a position above the log's end looked at again.
-
-        Raises:
-            RetryLater: the end was asked for before the row was locked, and another member may have booked meanwhile.
+        Have a position above the log's end looked at again. Raises `RetryLater`: the end was asked for before the row
+        was locked, and another member may have booked meanwhile.
         """
         partition, before = assignment.partition, self._ahead.pop(assignment.partition, None)
         if at > assignment.last_stable and at != before:

@@ -40,10 +40,9 @@ class Effects(Protocol):
 @dataclass
 class CheckResult(Findings):
     """
-    Result of the comparison; ``waiting`` messages are above the group's position and may be done or not.
-
-    ``rejected`` messages give no points because their quantity is invalid (`rejections` names the first ones).
-    ``duplicates`` are effects beyond each message's first, as far as the store still counts them.
+    Result of the comparison; ``waiting`` messages are above the group's position and may be done or not. ``rejected``
+    messages give no points because their quantity is invalid (`rejections` names the first ones). ``duplicates`` are
+    effects beyond each message's first, as far as the store still counts them.
     """
 
     messages: int = 0

@@ -88,9 +88,8 @@ _ENQUEUE = "INSERT INTO outbox (consumer_group, message_id, payload) SELECT %s, 
 @dataclass(frozen=True, slots=True)
 class TopicRetention:
     """
-    How long a topic retains records: its `retention.ms` (None: forever) and its `segment.ms`, in seconds.
-
-    Kafka deletes whole segments: a segment's first record stays until its last, up to `segment.ms` younger, expires.
+    How long a topic retains records: its `retention.ms` (None: forever) and its `segment.ms`, in seconds. Kafka deletes
+    whole segments: a segment's first record stays until its last, up to `segment.ms` younger, expires.
     """
 
     retention_s: float | None
@@ -209,10 +208,9 @@ class CallSettings:
 
 class Deliverer(BackgroundThread):
     """
-    Sends the outbox's requests at least once, each with its message id as `Idempotency-Key`.
-
-    A crash between the answer and the commit repeats a request; a receiver that knows the key ignores it. Failed rows
-    are retried later and let others pass, so the order of messages is not kept.
+    Sends the outbox's requests at least once, each with its message id as `Idempotency-Key`. A crash between the answer
+    and the commit repeats a request; a receiver that knows the key ignores it. Failed rows are retried later and let
+    others pass, so the order of messages is not kept.
     """
 
     def __init__(self, group: str, settings: DatabaseSettings, calls: CallSettings, crash: StoreCrash) -> None:

@@ -58,13 +58,9 @@ Identify = Callable[[str, LogRecord], str]
 
 def identifier(text: str) -> Identify:
     """
-    Return the function that derives ids: `source` (source headers, the default) or `field:NAME` (of the JSON value).
-
-    A record without it is identified by its own position in the topic, which all redeliveries share; two records
-    for the same event then have different ids.
-
-    Raises:
-        UsageError: ``text`` is neither.
+    Return the function that derives ids: `source` (source headers, the default) or `field:NAME` (of the JSON value). A
+    record without it is identified by its own position in the topic, which all redeliveries share; two records for the
+    same event then have different ids. Raises `UsageError`: ``text`` is neither.
     """
     if text == SOURCE:
         return _source_id
@@ -115,9 +111,8 @@ def _own_id(topic: str, record: LogRecord) -> str:
 
 def points_grant(value: bytes) -> PointsGrant:
     """
-    Return one point per cup for the customer; no customer means no points, and no quantity means one cup.
-
-    A quantity that is not an integer from 1 to 2147483647 is refused, since a guess would make the balance wrong.
+    Return one point per cup for the customer; no customer means no points, and no quantity means one cup. A quantity
+    that is not an integer from 1 to 2147483647 is refused, since a guess would make the balance wrong.
     """
     order = _order(value)
     customer, cups = order.get("customer_id"), order.get("quantity", 1)
@@ -233,9 +228,8 @@ class Receiver(Handler):
 
     def claimed_topic_id(self, topic_id: str, deadline: Deadline, *, replace: bool) -> str:  # noqa: ARG002 - the default
         """
-        Return the id of the topic whose messages the store's claims are for; ``topic_id`` if it has none yet.
-
-        With ``replace`` they are for ``topic_id`` from now on. Raises `RetryLater` if the store is unavailable.
+        Return the id of the topic whose messages the store's claims are for; ``topic_id`` if it has none yet. With
+        ``replace`` they are for ``topic_id`` from now on. Raises `RetryLater` if the store is unavailable.
         """
         return topic_id
 

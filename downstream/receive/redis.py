@@ -184,9 +184,8 @@ Effect = Callable[[Message], None]
 
 class RedisReceiver(_InRedis):
     """
-    Claims with `SET NX` and an expiry, applies the effect, then marks the claim done; at least once, for any effect.
-
-    A dead owner's claim expires after ``claim_s`` and the message is processed again, which is a duplicate if the owner
+    Claims with `SET NX` and an expiry, applies the effect, then marks the claim done; at least once, for any effect. A
+    dead owner's claim expires after ``claim_s`` and the message is processed again, which is a duplicate if the owner
     died after the effect. An effect that fails releases the claim at once.
     """
 
@@ -238,7 +237,6 @@ class RedisReceiver(_InRedis):
 class RedisScriptReceiver(_InRedis):
     """
     Claims and applies the effect in one script; exactly once for effects in this Redis, as long as it loses no writes.
-
     Eviction drops claims but keeps effects (duplicates), so it is refused. An expired claim is forgotten. A failover to
     a lagging replica loses claims and effects alike; reading again (`--again`) applies exactly the missing ones.
     """

@@ -64,9 +64,8 @@ class RunResult:
 @dataclass
 class _Stage:
     """
-    One topic's partitions and their tasks; ``seen``: committed offsets, ``goal``: where a drain ends.
-
-    ``layout``: committed with the offsets (`Topics.layout`). ``idle``: offsets of the partitions without more to read.
+    One topic's partitions and their tasks; ``seen``: committed offsets, ``goal``: where a drain ends. ``layout``:
+    committed with the offsets (`Topics.layout`). ``idle``: offsets of the partitions without more to read.
     """
 
     topic: Topic
@@ -80,7 +79,6 @@ class _Stage:
 class Run:
     """
     Runs one process's totals. A second process with the same group is safe but useless: they fence each other in turn.
-
     ``store_of`` creates a partition's store; all stores are closed cleanly at the end unless the process is killed.
     ``patience_s``: how long a partition may keep failing before the run ends.
     """

@@ -169,7 +169,6 @@ class Aggregate:
     def _lost_tail(self, checkpoint: StoreCheckpoint) -> str | None:
         """
         Return the contradiction if the changelog's tail was cut off: a later restore would find older totals in it.
-
         Asked with each transaction: after one more, the changelog would have the group's offset again, and look whole.
         The store has a total of another holder only after a restore, so its checkpoint stays as it is until a commit.
         """

@@ -38,7 +38,6 @@ _INPUT_KEY = b"\x00input/"
 class StoreCheckpoint:
     """
     A store's progress: it contains all deltas below ``until``, and at least all of the changelog below ``changelog``.
-
     Reading part of the changelog again is harmless, since it holds totals and not changes. ``keys`` is the number of
     totals in the store; the changelog records it too, so that a damaged one is noticed.
     """
@@ -113,18 +112,15 @@ _MARK = "clean"
 
 class RocksStore:
     """
-    A directory with a RocksDB database, a lock, and a marker file that exists only after a clean shutdown.
-
-    If the marker is missing (a kill, a power cut) or belongs to another changelog, the database is wiped: its writes
-    skip the write-ahead log, so its contents after a kill are undefined. The changelog contains everything.
+    A directory with a RocksDB database, a lock, and a marker file that exists only after a clean shutdown. If the
+    marker is missing (a kill, a power cut) or belongs to another changelog, the database is wiped: its writes skip the
+    write-ahead log, so its contents after a kill are undefined. The changelog contains everything.
     """
 
     def __init__(self, home: Path, identity: str) -> None:
         """
-        ``identity`` identifies the changelog that the state belongs to, for example its topic id.
-
-        Raises:
-            Refused: another process has the directory.
+        ``identity`` identifies the changelog that the state belongs to, for example its topic id. Raises `Refused`:
+        another process has the directory.
         """
         home.mkdir(parents=True, exist_ok=True)
         self._home, self._identity = home, identity
@@ -231,9 +227,8 @@ def parse_checkpoint(value: bytes) -> tuple[int, int]:
 
 def input_key(partition: int) -> bytes:
     """
-    Return the changelog's key for an input partition whose orders are counted: a `counted_value`, and no total.
-
-    The group's offset alone does not show it: brokers delete an offset that was not committed anew for
+    Return the changelog's key for an input partition whose orders are counted: a `counted_value`, and no total. The
+    group's offset alone does not show it: brokers delete an offset that was not committed anew for
     `offsets.retention.minutes`, and the changelog keeps its keys for ever.
     """
     return _INPUT_KEY + b"%d" % partition
@@ -258,7 +253,6 @@ def counted_before(
 ) -> tuple[int, str] | None:
     """
     Return an offset that an input partition was counted to, and that topic's id; None if it was never counted.
-
     ``topic`` and ``partition`` are the changelog's, where the input partition has this ``key``. The caller must have
     fenced the input partition's transactional id.
     """

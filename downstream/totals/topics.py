@@ -20,10 +20,8 @@ _COMPACTED = {"cleanup.policy": "compact"}
 @dataclass(frozen=True, slots=True)
 class TotalsSettings:
     """
-    Settings of one group's totals.
-
-    ``timeout_s``: the transaction time-out; ``restore_s``: the time allowed for an attempt's restore.
-    ``max_offsets``: the maximum number of offsets per transaction.
+    Settings of one group's totals. ``timeout_s``: the transaction time-out; ``restore_s``: the time allowed for an
+    attempt's restore. ``max_offsets``: the maximum number of offsets per transaction.
     """
 
     connection: Connection

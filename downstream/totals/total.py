@@ -27,9 +27,8 @@ _CHARACTERS = b"0123456789.- "
 @dataclass(frozen=True, slots=True)
 class Total:
     """
-    Number of orders, the sum of their `total_cents`, and the discount they received, in cents.
-
-    ``unpriced`` orders have no amount that can be summed (missing, not a number, out of range); they count as orders.
+    Number of orders, the sum of their `total_cents`, and the discount they received, in cents. ``unpriced`` orders have
+    no amount that can be summed (missing, not a number, out of range); they count as orders.
     """
 
     orders: int = 0

@@ -52,10 +52,9 @@ def message_id(topic: str, record: LogRecord) -> SourcePosition:
 
 class Caller:
     """
-    Sends each record's value with POST; a 2xx response counts as the effect. Thread-safe.
-
-    At least once: a crash between the answer and the stored offset sends the record again with the same
-    `Idempotency-Key`, so that the receiver can recognise it. Permanent 4xx errors are not retried.
+    Sends each record's value with POST; a 2xx response counts as the effect. Thread-safe. At least once: a crash
+    between the answer and the stored offset sends the record again with the same `Idempotency-Key`, so that the
+    receiver can recognise it. Permanent 4xx errors are not retried.
     """
 
     def __init__(

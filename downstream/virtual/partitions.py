@@ -35,10 +35,9 @@ class Effect(Protocol):
 @dataclass(frozen=True, slots=True)
 class VirtualSettings:
     """
-    ``count`` workers (virtual partitions) shared by all partitions.
-
-    ``most_uncovered``: maximum number of records of one partition above its position. It bounds memory, and how many
-    records a crash can repeat there. Up to ``batch`` records are added at a time.
+    ``count`` workers (virtual partitions) shared by all partitions. ``most_uncovered``: maximum number of records of
+    one partition above its position. It bounds memory, and how many records a crash can repeat there. Up to ``batch``
+    records are added at a time.
     """
 
     count: int = 1
@@ -92,9 +91,8 @@ class _RecordTask:
 
 class VirtualPartitions:
     """
-    Distributes records by key over workers; a partition's position is at its oldest record without an effect.
-
-    All methods must be called by the polling thread. Only `revoked` and `close` wait for handlers.
+    Distributes records by key over workers; a partition's position is at its oldest record without an effect. All
+    methods must be called by the polling thread. Only `revoked` and `close` wait for handlers.
     """
 
     def __init__(self, settings: VirtualSettings, effect: Effect) -> None:
@@ -110,9 +108,8 @@ class VirtualPartitions:
 
     def add(self, partition: int, records: Iterable[LogRecord], until: int = 0) -> None:
         """
-        Give records to the workers, in offset order; records without a key are not ordered among each other.
-
-        The log was read to ``until``: markers below it need no effect.
+        Give records to the workers, in offset order; records without a key are not ordered among each other. The log
+        was read to ``until``: markers below it need no effect.
         """
         held = self._held[partition]
         pieces: list[tuple[Hashable, _RecordTask]] = []
@@ -239,10 +236,9 @@ _ROOM_S = 1.0
 
 class VirtualPartitionsHandler(Handler):
     """
-    The loop's handler. Kafka's committed offset is the position, and never passes a record without an effect.
-
-    A commit that is lost, or refused by the coordinator after a rebalance, leads to repetition. With ``follow`` False,
-    the end of a drain waits for the workers; ``stop`` ends that wait.
+    The loop's handler. Kafka's committed offset is the position, and never passes a record without an effect. A commit
+    that is lost, or refused by the coordinator after a rebalance, leads to repetition. With ``follow`` False, the end
+    of a drain waits for the workers; ``stop`` ends that wait.
     """
 
     def __init__(

@@ -20,10 +20,9 @@ T = TypeVar("T")
 
 class KeyedQueue(Generic[T]):
     """
-    A queue of tasks, each with a key.
-
-    A key's first task stays first until it is finished, however often it is postponed; other keys continue meanwhile.
-    A free worker takes any key that is ready, so no worker idles while another has several keys waiting.
+    A queue of tasks, each with a key. A key's first task stays first until it is finished, however often it is
+    postponed; other keys continue meanwhile. A free worker takes any key that is ready, so no worker idles while
+    another has several keys waiting.
     """
 
     def __init__(self) -> None:
@@ -74,10 +73,9 @@ class KeyedQueue(Generic[T]):
 
 class OffsetTracker:
     """
-    Records of one partition, taken in ascending order and finished in any order.
-
-    `position` is the next offset to store: every record below it is finished. A crash therefore repeats the records
-    between the stored position and the last one taken, at most `span`, and skips none.
+    Records of one partition, taken in ascending order and finished in any order. `position` is the next offset to
+    store: every record below it is finished. A crash therefore repeats the records between the stored position and the
+    last one taken, at most `span`, and skips none.
     """
 
     def __init__(self, start: int) -> None:
@@ -159,9 +157,8 @@ Work = Callable[[T], float | None]
 
 class Workers(Generic[T]):
     """
-    ``count`` threads on one `KeyedQueue`; `put` never blocks, so callers must limit how many tasks are unfinished.
-
-    The first exception of ``work`` stops all workers, and `check` raises it in the calling thread.
+    ``count`` threads on one `KeyedQueue`; `put` never blocks, so callers must limit how many tasks are unfinished. The
+    first exception of ``work`` stops all workers, and `check` raises it in the calling thread.
     """
 
     def __init__(self, count: int, work: Work[T]) -> None:

@@ -97,9 +97,8 @@ class SparkWorkers:
 
     def close(self) -> None:
         """
-        Wait for the jobs, then end Spark: py4j prints a stack trace if the JVM ends during a call.
-
-        A task that hangs in the caller's function is cancelled: on a context that stays, it would keep its slot.
+        Wait for the jobs, then end Spark: py4j prints a stack trace if the JVM ends during a call. A task that hangs in
+        the caller's function is cancelled: on a context that stays, it would keep its slot.
         """
         self.stop_restarts()
         self.server.close()

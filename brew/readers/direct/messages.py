@@ -24,7 +24,6 @@ Message = dict[str, Any]
 class WorkerSettings:
     """
     Everything that a worker needs before its first grant; serialized to the executors, so it holds values only.
-
     ``watched``: report the begin of each transaction, not only of the first one; ``traced``: report trace links of
     records.
     """
@@ -46,10 +45,9 @@ class WorkerSettings:
 @dataclass(frozen=True, slots=True)
 class Grant:
     """
-    A lease of one partition from ``start`` to ``goal``, or for ever.
-
-    ``first_time``: there is no committed offset and no output. ``exempt_from_crash``: the first transaction is not
-    crashed on purpose, or a run whose workers crash could not recover.
+    A lease of one partition from ``start`` to ``goal``, or for ever. ``first_time``: there is no committed offset and
+    no output. ``exempt_from_crash``: the first transaction is not crashed on purpose, or a run whose workers crash
+    could not recover.
     """
 
     partition: int

@@ -49,10 +49,9 @@ MAX_TURN_S, MAX_READING_TURN_S = 1.0, 5.0
 
 class ConcurrencyLimit:
     """
-    Lets ``limit`` threads work at a time.
-
-    A few transactions keep the processor as busy as 64, which only compete for it. A turn longer than ``max_turn_s``
-    no longer counts, so that a partition with a slow broker does not block the others.
+    Lets ``limit`` threads work at a time. A few transactions keep the processor as busy as 64, which only compete for
+    it. A turn longer than ``max_turn_s`` no longer counts, so that a partition with a slow broker does not block the
+    others.
     """
 
     def __init__(self, limit: int, max_turn_s: float = MAX_TURN_S) -> None:
@@ -63,9 +62,8 @@ class ConcurrencyLimit:
     @contextmanager
     def turn(self, stop: threading.Event | None = None) -> Iterator[object]:
         """
-        Wait for a turn, at most ``max_turn_s`` for each thread that has one; yield the turn for the other methods.
-
-        If ``stop`` is set the wait ends (after `wake`), and the caller has to check ``stop`` itself.
+        Wait for a turn, at most ``max_turn_s`` for each thread that has one; yield the turn for the other methods. If
+        ``stop`` is set the wait ends (after `wake`), and the caller has to check ``stop`` itself.
         """
         turn = object()
         self._acquire(turn, stop)
@@ -141,9 +139,8 @@ class RecordSource(Protocol):
 
 class TransactionInput:
     """
-    The input of one transaction, read while it is written: a few thousand records stay in the processor's caches.
-
-    Ends if no more records are available now, or at a limit.
+    The input of one transaction, read while it is written: a few thousand records stay in the processor's caches. Ends
+    if no more records are available now, or at a limit.
     """
 
     def __init__(
@@ -282,7 +279,6 @@ class _PartitionWorker:
     def _next_range(self, position: int, wait_s: float) -> tuple[FetchedRecords, OffsetRange] | None:
         """
         Return the next range with its first records, as far as it is known now; None if there are none in ``wait_s``.
-
         Its end is known when it has been read: the transaction goes on reading up to its limits (`TransactionInput`).
         """
         settings, cap = self.settings, self.limits.sizes.of(self.grant.partition).cap
@@ -328,11 +324,8 @@ def whole_attempt(spec: AttemptSpec, batches: Iterable[Rows], job: Job) -> Outco
 def read_ahead(total_bytes: int, share: int, readers: int) -> tuple[int, int]:
     """
     The read-ahead of one of ``share`` partitions, in bytes, and how often a full reader checks for room, in ms.
-
-    ``readers``: how many of them are read at a time.
-
-    With many readers most are full and wait for their turn, and each check costs CPU time. A single busy reader gets at
-    most its read-ahead per check (at least 20 MiB/s).
+    ``readers``: how many of them are read at a time. With many readers most are full and wait for their turn, and each
+    check costs CPU time. A single busy reader gets at most its read-ahead per check (at least 20 MiB/s).
     """
     return max(_MIN_READ_AHEAD, total_bytes // max(1, share)), min(_MAX_FULL_MS, max(FULL_MS, readers))
 
@@ -349,11 +342,8 @@ _GC_AFTER = 500_000
 def run_lease_worker(settings: WorkerSettings, slot: int) -> None:
     """
     Work for one driver until it ends the worker, closes the connection, or sends nothing for the length of the lease.
-
-    Running transactions are finished first: their commits count, whoever holds the partition next.
-
-    Raises:
-        Unreachable: the driver can't be reached from this task.
+    Running transactions are finished first: their commits count, whoever holds the partition next. Raises
+    `Unreachable`: the driver can't be reached from this task.
     """
     try:
         connection = MessageConnection.to(settings.host, settings.port, settings.direct.lease_s, Deadline(_CONNECT_S))
