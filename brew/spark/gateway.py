@@ -36,13 +36,7 @@ _POLL_S = 0.005
 _SCALA = "2.13"
 _JAVA_OPTIONS = ("--", "-XX", "-D")
 # Variables that only Spark's launcher reads; under `spark-submit` the JVM is already running.
-_LAUNCHER_VARIABLES = {
-    "SPARK_HOME",
-    "SPARK_CONF_DIR",
-    "PYSPARK_SUBMIT_ARGS",
-    "SPARK_SUBMIT_OPTS",
-    "PYSPARK_GATEWAY_PORT",
-}
+_FOR_LAUNCHER = {"SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "SPARK_SUBMIT_OPTS", "PYSPARK_GATEWAY_PORT"}
 
 
 def start(conf: SparkConf, settings: SparkSettings) -> Any:
@@ -75,7 +69,7 @@ def _command(conf: SparkConf, settings: SparkSettings) -> list[str] | None:
     default_driver = not any(name.startswith("spark.driver.") for name in settings.conf)
     if (
         not (settings.local and settings.jvm_dir and options.exists() and default_driver)
-        or _LAUNCHER_VARIABLES & os.environ.keys()
+        or _FOR_LAUNCHER & os.environ.keys()
     ):
         return None
     home = Path(pyspark.__file__).parent

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import uuid
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -115,15 +115,9 @@ _own = _OwnContext()
 def start(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> SparkSession:
     """Start the driver's JVM and a session; raises `Refused` if the master does not answer."""
     context = start_context(settings, compilers)
-    try:
+    with _undone(settings, lambda: end(context)):
         spark = SparkSession(context)
         spark.conf.get("spark.sql.session.timeZone")  # builds the session's state, which reports a bad --conf
-    except BaseException as error:  # as in `_new_context`
-        refused = _start_failed(settings, error) if isinstance(error, Exception) else None
-        end(context)
-        if refused is None:
-            raise
-        raise refused from error
     return spark
 
 
@@ -178,20 +172,11 @@ def _new_context(settings: SparkSettings, compilers: Compilers) -> SparkContext:
     if SparkContext._gateway is not None:  # noqa: SLF001 - the JVM of a session that was stopped has other settings and jars
         _end_jvm(SparkContext._gateway, _JVM_EXIT_S)  # noqa: SLF001
     conf = SparkConf().setMaster(settings.master_with_retries).setAll(list(spark_conf(settings, compilers).items()))
-    jvm, context = gateway.start(conf, settings), None
-    try:
-        with _sigint_handler_kept():
-            context = SparkContext(conf=conf, gateway=jvm)
+    jvm = gateway.start(conf, settings)
+    with _undone(settings, lambda: _end_jvm(jvm, _JVM_EXIT_S)), _sigint_handler_kept():
+        context = SparkContext(conf=conf, gateway=jvm)
+    with _undone(settings, lambda: _stop(context, _JVM_EXIT_S)):
         _ship(context, settings, local=settings.local)
-    except BaseException as error:  # also Ctrl-C in a notebook, whose process goes on
-        refused = _start_failed(settings, error) if isinstance(error, Exception) else None  # asks the JVM for its text
-        if context is None:
-            _end_jvm(jvm, _JVM_EXIT_S)
-        else:
-            _stop(context, _JVM_EXIT_S)
-        if refused is None:
-            raise
-        raise refused from error
     return context
 
 
@@ -202,9 +187,19 @@ def _ship(context: SparkContext, settings: SparkSettings, *, local: bool) -> Non
     add_py_files(context, settings.py_files)
 
 
-def _start_failed(settings: SparkSettings, error: Exception) -> Refused:
-    reason = next((line for line in str(error).splitlines() if "Exception:" in line), type(error).__name__)
-    return Refused(f"Spark did not start on {settings.master!r}: {reason.strip()}; try --verbose")
+@contextlib.contextmanager
+def _undone(settings: SparkSettings, undo: Callable[[], None]) -> Iterator[None]:
+    """Undo a start that failed; also by Ctrl-C in a notebook, whose process goes on."""
+    try:
+        yield
+    except Exception as error:
+        lines = str(error).splitlines()  # asks the JVM for its text, before that ends
+        undo()
+        reason = next((line for line in lines if "Exception:" in line), type(error).__name__)
+        raise Refused(f"Spark did not start on {settings.master!r}: {reason.strip()}; try --verbose") from error
+    except BaseException:
+        undo()
+        raise
 
 
 @contextlib.contextmanager

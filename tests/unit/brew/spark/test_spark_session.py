@@ -72,7 +72,7 @@ def jvm_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / gateway.OPTIONS).write_text("--add-opens=java.base/java.nio=ALL-UNNAMED\n-Dfrom=launcher\n")
     (tmp_path / "spark").mkdir()
     (tmp_path / "spark" / "connector.jar").touch()
-    for name in gateway._LAUNCHER_VARIABLES:
+    for name in gateway._FOR_LAUNCHER:
         monkeypatch.delenv(name, raising=False)
     return str(tmp_path)
 
@@ -94,7 +94,7 @@ def test_a_local_driver_gets_what_the_launcher_would_have_given_it(jvm_dir: str)
     assert words[-1].endswith("PythonGatewayServer")
 
 
-@pytest.mark.parametrize("name", sorted(gateway._LAUNCHER_VARIABLES))
+@pytest.mark.parametrize("name", sorted(gateway._FOR_LAUNCHER))
 def test_who_speaks_by_the_environment_is_heard(jvm_dir: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under spark-submit the JVM runs already, and a second one would be a second Spark."""
     monkeypatch.setenv(name, "1")
