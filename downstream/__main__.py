@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from brew import names
 from brew.cli import CONTEXT, REACH_S, LazyGroup, bootstrap_option, connection, option, printable, run
+from brew.commands import COMMANDS
 from brew.deadline import Deadline
 from brew.kafka.clients import reach
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED, ExitCode, checked_topic, quantity
@@ -22,13 +23,9 @@ from downstream.count import KEY, SOURCE, Count, Distinct, count
 
 _CALLED = {KEY: "key", SOURCE: "source position"}
 _PATTERNS = {
-    "call": "downstream.virtual.call:call_command",
-    "claims": "downstream.claims.commands:claims_group",
-    "ledger": "downstream.ledger.command:ledger_command",
-    "receive": "downstream.receive.command:receive_command",
-    "sink": "downstream.receive.command:sink_command",
-    "totals": "downstream.totals.command:totals_command",
+    name: entry.target for name, entry in COMMANDS.items() if entry.program == "downstream" and name != "count"
 }
+_PATTERNS["sink"] = "downstream.receive.command:sink_command"
 
 
 @click.group(cls=LazyGroup, later=_PATTERNS, context_settings=CONTEXT)

@@ -20,6 +20,7 @@ import orjson
 
 import brew.cli
 from brew.cli import CONTEXT, LazyGroup, UnfinishedError, as_called, forget_variables
+from brew.commands import COMMANDS
 from brew.config_file import checked_by
 from brew.driver.run_context import JsonLines, LiveTable, ProgressView, RunProgress, Totals
 from brew.errors import UsageError
@@ -62,17 +63,9 @@ Examples:
   python -m pipeline ui                         a group in a browser, live"""
 
 _LATER = {
-    "config": "brew.config_file:config",
-    "dlq": "operations.dlq.command:dlq",
-    "doctor": "operations.doctor:doctor",
-    "explain": "operations.explain.command:explain",
-    "lag": "operations.lag:lag",
-    "preflight": "operations.preflight:preflight",
-    "top": "operations.ui.terminal:top",
-    "ui": "operations.ui.server:ui",
-    "setup": "brew.spark.gateway:setup",
-    "show": "operations.show:show",
-    "xray": "operations.xray.command:xray",
+    name: entry.target
+    for name, entry in COMMANDS.items()
+    if entry.program == "pipeline" and not entry.target.startswith("pipeline.")
 }
 
 
