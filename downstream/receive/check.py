@@ -59,14 +59,7 @@ class CheckResult(Findings):
             self.rejections.append(f"{BAD_QUANTITY}: message {name} gives no points: {why}")
 
     def document(self) -> dict[str, Any]:
-        return self.judged(
-            messages=self.messages,
-            waiting=self.waiting,
-            effects=self.effects,
-            duplicates=self.duplicates,
-            rejected=self.rejected,
-            rejections=self.rejections,
-        )
+        return self.judged(**{name: value for name, value in vars(self).items() if name not in vars(Findings())})
 
     def text(self) -> str:
         head = f"{quantity(self.messages, 'message')} below the group's position, {self.waiting} waiting, "

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 from brew.attempt import AttemptSpec, Job, attempt
 from brew.deadline import Deadline
@@ -131,12 +131,6 @@ CHUNK = 10_000
 """Records fetched at a time: enough to save calls, few enough to stay in the processor's caches until written."""
 
 
-class RecordSource(Protocol):
-    """The part of `brew.kafka.log_reader.TailReader` that is used here."""
-
-    def take(self, max_records: int, max_bytes: int, wait_s: float) -> FetchedRecords | None: ...
-
-
 class TransactionInput:
     """
     The input of one transaction, read while it is written: a few thousand records stay in the processor's caches. Ends
@@ -144,7 +138,7 @@ class TransactionInput:
     """
 
     def __init__(
-        self, tail: RecordSource, first: FetchedRecords, max_records: int, max_bytes: int, producing: ConcurrencyLimit
+        self, tail: TailReader, first: FetchedRecords, max_records: int, max_bytes: int, producing: ConcurrencyLimit
     ) -> None:
         self._tail, self._fetched, self._producing = tail, first, producing
         self._records_left, self._bytes_left = max_records, max_bytes
