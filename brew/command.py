@@ -1,9 +1,6 @@
 """
-How every command shows its options, and where it takes their values from.
-
-A command's own module defines its options. This module has what all commands share: the placeholders, the environment
-variables, the sections of the help, and the defaults from `brew.toml` (`brew.config_file`). A command with more than 20
-options shows only the common ones; `--help-all` shows all.
+How every command shows its options: placeholders, environment variables, sections of the help; and brew.toml. A command
+with more than 20 options shows only the common ones; `--help-all` shows all.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """
-The commands of `brew`: the program each belongs to, where it is defined, and its line in the list.
-
-Names: the commands of `pipeline`, `downstream` and `proof` are at the top level, those of `sandbox` below `brew
-sandbox`. `setup` is the only name that two programs share: `brew setup` fetches Spark's jars, `brew sandbox setup` a
-broker. A few more names would mislead at the top level; `LEFT_OUT` says why, and where those commands are.
+The commands of `brew`: the program each belongs to, where it is defined, and its line in the list. The commands of
+`sandbox` are below `brew sandbox`, all others at the top level, without those that would mislead there (`LEFT_OUT`).
 """
 
 from __future__ import annotations

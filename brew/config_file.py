@@ -1,10 +1,9 @@
 """
 Where the values of options come from: the command line, else the environment, else brew.toml, else the default.
 
-The file is that of `--config` (BREW_CONFIG), else brew.toml in the working directory. It has a table for each command
-(`[run]`, `[dlq.replay]`), whose keys are the command's options without the leading dashes, and `[common]` for settings
-that several commands share. `preflight` and `submit` check and submit a run, so `[run]` applies to them, too. Relative
-paths start at the file's own folder. `brew config show` prints where each value comes from.
+brew.toml (or the file of `--config`) has a table for each command (`[run]`, `[dlq.replay]`), whose keys are its options
+without dashes, and `[common]` for settings of several commands. `[run]` applies to `preflight` and `submit`, too.
+Relative paths start at the file's folder. `brew config show` prints where each value comes from.
 """
 
 from __future__ import annotations

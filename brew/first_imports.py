@@ -1,9 +1,7 @@
 """
-Imported first: Ctrl-C while its other modules are imported ends the process quietly, with 130.
-
-Python's own handler raises `KeyboardInterrupt`, which ends an import with a stack trace, or in a crash of the extension
-that was being imported. `brew.cli.run` installs the handlers for the rest of the program. In a process of another
-program, which imports one of ours, nothing changes.
+Imported first: Ctrl-C while its other modules are imported ends the process quietly, with 130. Python's own handler
+ends an import with a stack trace, or in a crash of the extension that is being imported. `brew.cli.run` installs the
+handlers for the rest of the program. In another program's process, nothing changes.
 """
 
 from __future__ import annotations

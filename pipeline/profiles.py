@@ -175,10 +175,8 @@ class GlobalTable:
 
     def ready(self, timeout_s: float) -> Table:
         """
-        Return the table with every profile that was visible at the time of the call; the first call loads it.
-
-        A transaction takes longer than one query of the topic's end, so an order that was written after its customer's
-        profile is enriched with that profile, or with a newer one.
+        Return the table with every profile that was visible at the time of the call; the first call loads it. So an
+        order that was written after its customer's profile is enriched with that profile, or with a newer one.
 
         Raises:
             DeadlineExceeded: it could not be read in time; the next call continues from there.

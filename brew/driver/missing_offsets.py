@@ -78,11 +78,10 @@ def resolve(
     """
     Return the partitions of ``facts`` that may start without a committed offset.
 
-    ``others`` are owned partitions with a committed offset in which this run is not working: fencing them may end a
-    transaction of a dead run. ``output_wait`` is passed again on each retry.
-
-    With `restore`, the position is committed for partitions whose output shows it. These are left out, and so are
-    partitions in which another run has committed meanwhile; the caller surveys both again.
+    ``others``: owned partitions with a committed offset in which this run is not working; fencing them may end a dead
+    run's transaction. ``output_wait`` is passed again on each retry. With `restore`, the position is committed for
+    partitions whose output shows it: these are left out, like those in which another run has committed meanwhile;
+    survey both again.
 
     Raises:
         Refused: `offsets-vanished`, the output has records of a partition without a committed offset.

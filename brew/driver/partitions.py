@@ -77,11 +77,10 @@ class OffsetsClient:
         self, source: Topic, partitions: Iterable[int], deadline: Deadline, last_positions: Mapping[int, int]
     ) -> list[PartitionFacts]:
         """
-        Return the facts of these partitions; positions are read first, so that they never exceed the log's end.
-
-        If a position is behind what this driver saw committed (``last_positions``), the stable offset is requested: the
-        marker of a commit reaches the offsets topic a moment later, and a stale position would read rows twice. If that
-        is also behind, a replaced coordinator may have answered, and new clients are used.
+        Return the facts of these partitions; positions are read first, so that they never exceed the log's end. For one
+        behind what this driver saw committed (``last_positions``) the stable offset is requested: a commit's marker
+        comes a moment later, and a stale position would read rows twice. If that is behind, too, a replaced coordinator
+        may have answered, and new clients are used.
         """
         chosen = list(partitions)
         if not chosen:

@@ -1,10 +1,8 @@
 """
-Query a cluster: brokers, topics, settings, groups, features, rights on transactional ids, the controller's clock.
-
-`broker_watch` reports once when no broker answers, and once when one answers again.
+Query a cluster: brokers, topics, settings, groups, features, rights on transactional ids, clocks; watch for outages.
 
 Group coordinators are queried only through `Groups` and `brew.kafka.group_requests`: librdkafka's admin client can
-crash the process on such a request (see there). Functions that need kafka-python import it when they are called.
+crash the process on such a request. Functions that need kafka-python import it when they are called.
 """
 
 from __future__ import annotations

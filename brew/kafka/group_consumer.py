@@ -130,14 +130,11 @@ class Member:
 
     def poll(self, limit: int, timeout_s: float) -> dict[int, Polled]:
         """
-        Return up to ``limit`` records of owned partitions, as partition -> records and next offset.
-
-        A partition whose end was reached is included, possibly without records: its next offset is past markers and
-        aborted records.
+        Return up to ``limit`` records of owned partitions, as partition -> records and next offset, which is past
+        markers; a partition whose end was reached is included without records, too.
 
         Raises:
-            Refused: a position is not in the log (any more); or a header's name is not UTF-8, once the records before
-                it have been returned.
+            Refused: a position is not in the log; or a header's name is not UTF-8, after the records before it.
             KafkaFailure: an error from which the library does not recover on its own.
         """
         with mapped("poll"):

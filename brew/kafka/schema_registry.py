@@ -1,9 +1,7 @@
 """
-Values in the formats of a Schema Registry: Confluent's serializers, and what their errors mean for a record.
-
-A `Codec` reads and writes one format with one registry. Its errors are of three kinds: the record is invalid
-(`Reject`), the registry does not answer (`RegistryUnreachable`, the transaction is repeated), or the settings are wrong
-(the serializer's own exception, which ends a run).
+Values in the formats of a Schema Registry: Confluent's serializers, and what their errors mean for a record: it is
+invalid (`Reject`), the registry does not answer (`RegistryUnreachable`, the transaction is repeated), or the settings
+are wrong (the serializer's own exception, which ends a run).
 """
 
 from __future__ import annotations

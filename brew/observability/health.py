@@ -35,12 +35,10 @@ class Bounds:
 @dataclass(frozen=True, slots=True)
 class PartitionTimes:
     """
-    One partition's times, all by the same clock; None if the condition does not hold now.
-
-    ``waiting_since``: there are records to read, and the position has not moved. ``blocked_since``: everything left
-    (``held_back`` offsets) waits for an open transaction. ``unanswered_since``: a server that the work needs does not
-    answer. ``fenced``: a newer holder took over the id, and nothing was committed since. ``last_error``: of
-    an attempt or a server. ``fatal``: why no retry can succeed.
+    One partition's times, all by the same clock; None if the condition does not hold now. ``waiting_since``: there are
+    records to read, and the position has not moved. ``blocked_since``: all that is left (``held_back`` offsets) waits
+    for an open transaction. ``unanswered_since``: a needed server does not answer. ``fenced``: by a newer holder,
+    nothing committed since. ``last_error``: of an attempt or a server. ``fatal``: why no retry can succeed.
     """
 
     polled_at: float

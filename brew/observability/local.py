@@ -1,8 +1,7 @@
 """
-Files that programs on this machine leave for the live view: a run's address, and the last verdict on a group.
-
-They are small, below the user's cache folder. A run's file is removed when the run ends, or by the first reader that
-finds its process gone; a verdict is replaced by the next one. A program that cannot write there continues without.
+Small files in the user's cache, for the live view: the address of each run here, and the last verdict on a group. A
+run's file is removed when it ends, or by the first reader that finds its process gone. A program that cannot write
+there continues without.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """
-A span for each transaction, with a child span for each of its steps (OpenTelemetry, the extra `otel`).
-
-The driver creates them from what attempts report, with the times that were measured where the work was done, so
-executors need no exporter. Messaging attributes are those of the semantic conventions (v1.44, in development), which
-do not cover transactions: `brew.txn.*` are ours.
+A span for each transaction, with a child span for each of its steps (OpenTelemetry, the extra `otel`). The driver
+creates them from what attempts report, so executors need no exporter. Messaging attributes are those of the semantic
+conventions (v1.44), which do not cover transactions: `brew.txn.*` are ours.
 """
 
 from __future__ import annotations

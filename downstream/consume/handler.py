@@ -174,11 +174,10 @@ class HandlerContext:
 
 class Handler:
     """
-    The interface that a pattern implements: where positions are kept and how records are processed.
-
-    A pattern may leave out all but `assigned` and `handle`, if it keeps no state between two batches.
-    All calls come from the loop's thread. `RetryLater` from `assigned`, `handle` or `tick` pauses and tries again; any
-    other error ends the loop. A record is done once the handler has reported it through `HandlerContext.report`.
+    The interface that a pattern implements: where positions are kept and how records are processed. Only `assigned` and
+    `handle` are needed without state between batches. All calls come from the loop's thread. `RetryLater` from
+    `assigned`, `handle` or `tick` pauses and tries again; any other error ends the loop. A record is done once it has
+    been reported.
     """
 
     def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:

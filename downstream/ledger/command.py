@@ -51,13 +51,9 @@ class Start:
 
 def start(row: OffsetRow, assignment: AssignedPartition) -> Start:
     """
-    Return the database's offset, regardless of Kafka's committed offset.
-
-    Kafka's offset is stored after the database commit. If it is behind, a crash came in between; if it is ahead, the
-    database was set back (a restored dump) and lacks the records in between. Taking the larger one would lose them.
-
-    Raises:
-        Refused: the database's position is not a valid position of this log.
+    Return the database's offset, or raise `Refused` if it is no valid position of this log. Kafka's offset, stored
+    after the database commit, does not count: behind, a crash came in between; ahead, the database was set back (a
+    restored dump) and lacks the records in between. Taking the larger one would lose them.
     """
     where = f"{assignment.topic}[{assignment.partition}]"
     require_same_topic(where, row.topic_id, assignment.topic_id)

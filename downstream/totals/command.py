@@ -102,13 +102,9 @@ class _StageOffsets(NamedTuple):
 
 def recompute(settings: TotalsSettings, home: Path | None) -> Comparison:
     """
-    Recompute the totals and compare; ``home`` holds a RocksDB state per partition, or is None to skip them.
-
-    Orders below the committed offset are summed afresh. The changelog plus the deltas not added yet must give the same
-    totals; the state and the results must equal the changelog.
-
-    Raises:
-        Refused: nothing was counted yet, retention deleted counted orders, or a totals program is running.
+    Recompute the totals and compare; ``home`` holds a RocksDB state per partition, or is None to skip them. Orders
+    below the committed offset are summed afresh; the changelog and the deltas not added yet must give the same, and
+    states and results equal the changelog. Raises `Refused` if it can't be compared, or a program counts.
     """
     reach(settings.connection, Deadline(_REACH_S))
     client = admin(settings.connection)

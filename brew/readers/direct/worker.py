@@ -211,11 +211,9 @@ def transact_partition(
     """
     Transact until the goal is reached, ``stop`` is set or a transaction fails; return the position.
 
-    ``share``: how many partitions share the worker's read-ahead. Reading a backlog and each transaction wait for a turn
-    among the partitions of this process; ``begun`` is called at the start of a transaction, ``report`` at its end.
-
-    Raises:
-        KafkaFailure: the partition can't be read.
+    ``share``: how many partitions share the worker's read-ahead. Reading a backlog and each transaction wait for a
+    turn. ``begun`` is called at the start of a transaction, ``report`` at its end. Raises `KafkaFailure` if it can't be
+    read.
     """
     following = grant.goal is None  # every partition may get new records
     read_ahead_bytes, full_ms = read_ahead(
