@@ -223,16 +223,11 @@ def run(settings: PipelineSettings, stop: threading.Event, progress: RunProgress
         return ExitCode.DONE
     shared = create_context(preflight, stop, progress, view)
     runner, workers = create_workers(preflight, shared)
-    try:
-        view.start()
-        try:
+    with contextlib.closing(runner):
+        with view:
             run_loops(shared, runner, workers)
-        finally:
-            view.stop()
         if shared.crashed:
             crash_on_purpose(settings, shared.crashed)
-    finally:
-        runner.close()
     return ExitCode.DONE
 
 

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
 import orjson
 from rich.console import Console
@@ -153,7 +153,14 @@ class RunProgress:
 
 
 class ProgressView:
-    """A view that shows nothing."""
+    """A view that shows nothing; as a context manager, it is shown during the block."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
 
     def start(self) -> None: ...
     def stop(self) -> None: ...

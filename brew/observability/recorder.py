@@ -55,8 +55,6 @@ class Recorder:
         """Return a recorder without probes, for tests and embedded programs."""
         return cls(Subject("", None, Topics(""), ""), Bounds(1, 1, 1))
 
-    # The program as a whole.
-
     def phase(self, phase: Phase, detail: str = "") -> None:
         """Set the program's phase; setting it again is a sign of life."""
         with self._lock:
@@ -92,8 +90,6 @@ class Recorder:
     def _answered(self, now: float | None = None) -> None:
         beat_at = self._program.beat_at if now is None else now
         self._program = replace(self._program, unanswered_since=None, unanswered_reason="", beat_at=beat_at)
-
-    # Partitions.
 
     def polled(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Record that the log's end was checked."""
@@ -232,8 +228,6 @@ class Recorder:
     def _recovered(self, seconds: float | None) -> None:
         if seconds is not None:
             self._counts.recovered(seconds)
-
-    # What probes ask.
 
     def snapshot(self) -> tuple[Status, Counts]:
         """Return status and counts of the same moment."""

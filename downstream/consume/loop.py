@@ -280,8 +280,6 @@ class Loop:
             if self._settings.partitions is None:
                 self._member.topic_grew(now.partitions)
 
-    # Waiting partitions.
-
     def _postpone(self, partitions: Collection[int], error: RetryLater | NotOwned) -> None:
         delay_s = error.delay_s if isinstance(error, RetryLater) else 0.5
         self.result.postponed += 1
