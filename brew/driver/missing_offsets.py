@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from brew.deadline import Deadline
@@ -222,16 +223,13 @@ def _fence_and_commit(settings: PipelineSettings, fact: PartitionFacts, offset: 
     """Fence the partition's id; then commit ``offset``, if it is given and none is committed yet."""
     transaction = TransactionSettings(settings.connection, settings.group, settings.transaction_timeout_s)
     deadline = Deadline(settings.transaction_timeout_s)
-    kafka = KafkaTransaction(transaction, fact.topic, fact.partition)
-    try:
+    with closing(KafkaTransaction(transaction, fact.topic, fact.partition)) as kafka:
         if offset is None:
             kafka.fence(deadline)
             return
         metadata = position_metadata(fact.topic_id)
         write = Write(lambda _deadline: None, lambda: offset, metadata, deadline)
         transact(kafka, lambda committed: write if committed is None else None, deadline)
-    finally:
-        kafka.close()
 
 
 class IdleOffsets:
@@ -267,8 +265,5 @@ def renew(transaction: TransactionSettings, topic: str, partition: int) -> None:
     def unchanged(found: Committed | None) -> Write | None:
         return None if found is None else Write(lambda _deadline: None, lambda: found.offset, found.metadata, deadline)
 
-    kafka = KafkaTransaction(transaction, topic, partition)
-    try:
+    with closing(KafkaTransaction(transaction, topic, partition)) as kafka:
         transact(kafka, unchanged, deadline)
-    finally:
-        kafka.close()

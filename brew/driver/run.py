@@ -124,13 +124,11 @@ def _fence_remaining(shared: RunContext) -> None:
         return
     deadline, owned = Deadline(_FENCE_S), shared.ownership.current_partitions()
     for offered in [r for r in {**shared.lost, **shared.running}.values() if r.partition in owned]:
-        kafka = KafkaTransaction(shared.transaction, offered.topic, offered.partition)
-        try:
-            kafka.fence(deadline)
-        except BrewError as error:
-            shared.view.note(f"{offered}: its transaction stays open until the time-out: {error}")
-        finally:
-            kafka.close()
+        with contextlib.closing(KafkaTransaction(shared.transaction, offered.topic, offered.partition)) as kafka:
+            try:
+                kafka.fence(deadline)
+            except BrewError as error:
+                shared.view.note(f"{offered}: its transaction stays open until the time-out: {error}")
 
 
 def crash_on_purpose(settings: PipelineSettings, crashed: list[Outcome]) -> None:
@@ -182,8 +180,7 @@ def check(settings: PipelineSettings) -> PreflightResult:
         check_folder(settings.journal, "--journal")
     reach(settings.connection, Deadline(_REACH_S))
     deadline = Deadline(_CHECK_S)
-    offsets = OffsetsClient(settings)
-    try:
+    with contextlib.closing(OffsetsClient(settings)) as offsets:
         source = offsets.input_topic(deadline)
         transformation(settings).check(settings.connection, deadline)
         ask = partial(ClusterQueries, offsets.admin, offsets.groups, topics_of(settings), settings.group, deadline)
@@ -200,8 +197,6 @@ def check(settings: PipelineSettings) -> PreflightResult:
             or topics.max_message_bytes(offsets.admin, name, deadline)
             for name in (*settings.outputs, settings.dead_letter)
         }
-    finally:
-        offsets.close()
     output_max = min(sizes[name] for name in settings.outputs)
     dead_letter_max = min(sizes[settings.dead_letter], MESSAGE_MAX_BYTES)
     # Records too large for the output topics become dead letters, instead of failing their transaction repeatedly.

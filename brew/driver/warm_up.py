@@ -113,12 +113,10 @@ class WarmSpark:
 
     def _ranges(self) -> list[OffsetRange]:
         """Return the last offset of each partition that is not empty."""
-        surveyor, deadline = OffsetsClient(self._settings), Deadline(_SURVEY_S)
-        try:
+        deadline = Deadline(_SURVEY_S)
+        with contextlib.closing(OffsetsClient(self._settings)) as surveyor:
             source = surveyor.input_topic(deadline)
             logs = {f.partition: f.log for f in surveyor.facts(source, range(source.partitions), deadline, {})}
-        finally:
-            surveyor.close()
         ends = {p: log.last_stable for p, log in logs.items() if log.last_stable > log.first}
         return [OffsetRange(source.name, p, end - 1, end) for p, end in ends.items()]
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -90,11 +90,8 @@ class Groups:
 
 def group_state(connection: Connection, group: str, deadline: Deadline) -> tuple[str, int]:
     """Return the group's state by the broker's name (`empty` if it only holds offsets), and its number of members."""
-    groups = Groups(connection)
-    try:
+    with closing(Groups(connection)) as groups:
         facts = retry_until(lambda: groups.describe(group, deadline), f"describe group {group}", deadline)
-    finally:
-        groups.close()
     return facts.state, len(facts.members)
 
 

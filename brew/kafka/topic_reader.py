@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from itertools import groupby
 from typing import cast
 
@@ -146,8 +147,8 @@ def follow(
     connection: Connection, starts: Mapping[str, Mapping[int, int]], isolation: str
 ) -> Generator[tuple[str, list[LogRecord]], None, None]:
     """Yield (topic, records) from ``starts`` on, for ever, whatever the client library recovers from by itself."""
-    reader = consumer(connection, _GROUP, isolation, **{"fetch.wait.max.ms": 20, "enable.partition.eof": False})
-    try:
+    options: dict[str, str | int | bool] = {"fetch.wait.max.ms": 20, "enable.partition.eof": False}
+    with closing(consumer(connection, _GROUP, isolation, **options)) as reader:
         reader.assign([TopicPartition(t, p, start) for t, offsets in starts.items() for p, start in offsets.items()])
         while True:
             with mapped("follow"):
@@ -158,8 +159,6 @@ def follow(
                 ]
             for topic, records in groupby(messages, key=lambda record: str(record.topic())):
                 yield topic, cast("list[LogRecord]", list(records))
-    finally:
-        reader.close()
 
 
 def _is_data_record(message: Message) -> bool:

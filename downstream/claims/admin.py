@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -119,13 +119,10 @@ def administrator(
     connection: Connection, claims_topic: str, group: str, topic: str, partitions: tuple[int, ...] = ()
 ) -> Iterator[Member]:
     """Join as a member that is assigned no partitions."""
-    log = ClaimsLog(connection, claims_topic, create=False)
-    try:
+    with closing(ClaimsLog(connection, claims_topic, create=False)) as log:
         member = Member(log, Membership(fresh_client_id(), group, topic, partitions, works=False))
         member.join(Deadline(READ_S))
         yield member
-    finally:
-        log.close()
 
 
 def pause(member: Member, wanted: Filter, for_s: float, wait_s: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import urllib3
@@ -266,8 +267,7 @@ class Deliverer(BackgroundThread):
 
     def drain(self, deadline: Deadline, stop: threading.Event) -> None:
         """Return once nothing is left to send, or ``stop`` is set; raises `Refused` at the deadline."""
-        watching = Database(self._database.settings, "brew-outbox-drain")
-        try:
+        with closing(Database(self._database.settings, "brew-outbox-drain")) as watching:
             while not stop.is_set() and (left := self._left(watching)) != 0:
                 self.check()
                 if deadline.expired():
@@ -279,8 +279,6 @@ class Deliverer(BackgroundThread):
                         "and the next run sends them"
                     )
                 stop.wait(_LOOK_S)
-        finally:
-            watching.close()
 
     def _left(self, database: Database) -> int | None:
         """Return how many rows are left; None if the database can't tell at the moment."""

@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -306,8 +307,7 @@ def restore(
     start = log.first if checkpoint is None else checkpoint.changelog
     began, told_keys, keys = (-1, 0, 0) if checkpoint is None else (checkpoint.until, checkpoint.keys, checkpoint.keys)
     until, done, reached, again_from = began, 0, start, log.end
-    reader = RangeReader(connection, topic, partition, group)
-    try:
+    with closing(RangeReader(connection, topic, partition, group)) as reader:
         for batch in reader.read(start, log.end, deadline, threading.Event()):
             changes: dict[bytes, bytes | None] = {}
             for record in batch:
@@ -324,8 +324,6 @@ def restore(
             # Until all is read and compared, the state is not at its new offset, and an interrupted restore reads the
             # latest checkpoint again: it says how many totals there must be.
             store.write(changes, StoreCheckpoint(began, min(reached, again_from), keys))
-    finally:
-        reader.close()
     if keys != told_keys:
         store.wipe()
         raise Refused(

@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -224,13 +224,9 @@ def transact_partition(
         if stop.is_set():
             return grant.start
         connection, group = settings.transaction.connection, settings.transaction.group
-        tail = TailReader(
-            connection, group, settings.topic, grant.partition, grant.start, read_ahead_bytes, idle_ms, full_ms
-        )
-        try:
+        tail_settings = grant.partition, grant.start, read_ahead_bytes, idle_ms, full_ms
+        with closing(TailReader(connection, group, settings.topic, *tail_settings)) as tail:
             return _PartitionWorker(grant, settings, tail, begun, report, stop, limits, turn).work(wait_s)
-        finally:
-            tail.close()
 
 
 @dataclass(frozen=True, slots=True)
