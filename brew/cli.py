@@ -46,7 +46,6 @@ _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 def options(*decorators: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Put several options on a click command, in this order."""
     return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(decorators), command)
 
 
@@ -55,7 +54,6 @@ option = functools.partial(click.option, show_default=True)
 
 
 def checked_group(_context: click.Context, _parameter: click.Parameter, group: str | None) -> str | None:
-    """Refuse a `--group` that no group can have."""
     return None if group is None else names.checked_group(group, "--group")
 
 
@@ -401,8 +399,6 @@ def _names(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def with_client_config(option: Callable[[_F], _F]) -> Callable[[_F], _F]:
-    """Combine ``option`` and `--client-config` into one decorator."""
-
     def both(command: _F) -> _F:
         return option(client_config_option(command))
 

@@ -98,7 +98,6 @@ class Default(NamedTuple):
 
 
 def shared_setting(option: click.Parameter) -> SharedSetting | None:
-    """Return the setting of `[common]` that an option is, or None."""
     by_default = _BY_DEFAULT.get(option.default) if isinstance(option.default, str) else None
     return by_default or _BY_OPTION.get(option.opts[0])
 

@@ -28,7 +28,6 @@ class TransactionSize:
         return cls(max_cap, timeout_s, min(max_cap, _INITIAL_CAP))
 
     def after_outcome(self, outcome: Outcome) -> TransactionSize:
-        """The size after a transaction, however it ended."""
         if outcome.status is Status.COMMITTED:
             return self.after(outcome.until - outcome.start, outcome.seconds)
         return self.after_time_out() if outcome.seconds >= self.timeout_s else self

@@ -189,7 +189,6 @@ def source_of(message: LogRecord) -> bytes | None:
 
 
 def other_of(message: LogRecord) -> bytes | None:
-    """Return the key of a record without a source position."""
     return key_of(message) if source_of(message) is None else None
 
 

@@ -234,7 +234,6 @@ class GlobalTable:
         self._asked_at, self.loaded = began, True
 
     def _forget(self) -> None:
-        """Load again from the start next time."""
         if self._source is not None:
             self._source.close()
         self._source, self._table, self.loaded = None, Table(), False

@@ -331,7 +331,6 @@ class StandBy:
 
     @property
     def last_error(self) -> str | None:
-        """As `Heartbeater.last_error`."""
         return self._heartbeater.last_error
 
     @property

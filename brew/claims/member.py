@@ -261,7 +261,6 @@ class Member:
         self._apply(self._log.read({}, deadline))
 
     def owned(self) -> dict[int, OwnedPartition]:
-        """Return the current owner of each partition."""
         return self.view.owned(self.membership.group_id, self.membership.topic, self.membership.partitions, self.clock)
 
     def held(self) -> dict[int, Holding]:

@@ -135,7 +135,6 @@ class LocalEngine:
         self._threads: dict[int, threading.Thread] = {}
 
     def execute(self, ranges: Sequence[OffsetRange], job: Job) -> Mapping[int, Outcome]:
-        """Attempt all ranges in parallel, each in its own thread."""
         futures: dict[int, Future[Outcome]] = {r.partition: Future() for r in ranges}
         for offered in ranges:
             # A daemon, unlike an executor's threads: the process ends although a function hangs.

@@ -59,11 +59,8 @@ class PartitionView(Counters):
 
 @dataclass(slots=True)
 class Totals(Counters):
-    """Counters of the whole run."""
-
     @property
     def records(self) -> int:
-        """The number of input records done."""
         return self.enriched + self.rejected + self.dropped
 
 

@@ -70,8 +70,6 @@ def home(folder: str | os.PathLike[str] | None = None) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One line of the lock file."""
-
     sha256: str
     part: str
     organisation: str
@@ -86,12 +84,10 @@ class Jar:
 
 
 def locked(part: Part) -> list[Jar]:
-    """Return the jars of ``part`` in the lock file."""
     return [jar for jar in (Jar(*line.split()) for line in LOCK.read_text().splitlines()) if jar.part == part]
 
 
 def checksums(part: Part) -> dict[str, str]:
-    """Return file name -> SHA-256 for each jar of ``part``."""
     return {jar.name: jar.sha256 for jar in locked(part)}
 
 

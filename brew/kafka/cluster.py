@@ -139,7 +139,6 @@ class ClusterQueries:
 
 
 def broker_settings(client: AdminClient, deadline: Deadline) -> Mapping[str, str] | Unknown:
-    """Return the settings of one broker of the cluster."""
     nodes = _result_of(
         client.describe_cluster(request_timeout=attempt_s(deadline)), lambda cluster: list(cluster.nodes)
     )

@@ -86,7 +86,6 @@ def _replicas(client: AdminClient, topic: str, deadline: Deadline) -> dict[int, 
 
 
 def brokers(client: AdminClient, deadline: Deadline) -> list[int]:
-    """Return the ids of the live brokers."""
     with mapped("list brokers"):
         return sorted(client.list_topics(timeout=_remaining_s(deadline)).brokers)
 
@@ -96,7 +95,6 @@ def delete_topics(client: AdminClient, names: list[str], deadline: Deadline) -> 
 
 
 def delete_group(connection: Connection, group: str, deadline: Deadline) -> None:
-    """Delete a group and its offsets."""
     from brew.kafka import group_requests  # noqa: PLC0415 - imports kafka-python, 0.15 s
 
     group_requests.delete_group(connection, group, deadline)
@@ -182,7 +180,6 @@ def revoke(client: AdminClient, rights: Iterable[Right], principal: str, deadlin
 def set_passwords(
     client: AdminClient, passwords: Mapping[str, Secret], mechanisms: Iterable[str], deadline: Deadline
 ) -> None:
-    """Set users' SCRAM passwords, in each of ``mechanisms``."""
     for mechanism in mechanisms:  # a request may name a user once
         credentials: list[Any] = [
             UserScramCredentialUpsertion(

@@ -37,8 +37,6 @@ _ALL_BYTES = 64 * 1024 * 1024
 
 
 class BatchFetcher:
-    """Fetches raw batches; made by `batch_fetcher`."""
-
     def __init__(self, admin: Any, deadline: Deadline) -> None:
         self._admin, self._deadline = admin, deadline
 
@@ -149,7 +147,6 @@ class RawHeaders:
 
 
 def _all_headers(batch: RawBatch, content: memoryview) -> Iterator[tuple[int, Headers]]:
-    """Yield offset and headers of each record of a batch."""
     records = DefaultRecordBatch(content)
     try:
         records._maybe_uncompress()  # noqa: SLF001 - its iteration raises at such a name

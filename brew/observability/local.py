@@ -57,7 +57,6 @@ def remember_verdict(bootstrap: str, group: str, topics: tuple[str, str, str], d
 
 
 def verdict_file(bootstrap: str, group: str, topics: tuple[str, str, str]) -> Path:
-    """Return the path of the verdict's file, which need not exist."""
     servers = sorted(server.strip().replace("localhost:", "127.0.0.1:") for server in bootstrap.split(","))
     name = hashlib.sha256("\n".join([*servers, group, *topics]).encode()).hexdigest()[:16]
     return folder() / f"{_PROOF}-{name}.json"

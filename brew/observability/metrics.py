@@ -94,8 +94,6 @@ def text(status: Status, counts: Counts) -> bytes:
 
 
 class _Snapshot(Collector):
-    """One moment, as a collector of the client library."""
-
     def __init__(self, status: Status, counts: Counts) -> None:
         self._status, self._counts = status, counts
 

@@ -206,7 +206,6 @@ class Recorder:
             return sorted(self._partitions)
 
     def _looks(self, now: float) -> None:
-        """Note that the program looks for partitions to work on."""
         self._looked_at = min(self._looked_at, now)
 
     def _taken(self, topic_partition: TopicPartition, now: float) -> Partition:

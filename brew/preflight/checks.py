@@ -248,7 +248,6 @@ _BROKERS = frozenset(
 
 
 def roles(settings: PipelineSettings) -> dict[str, str]:
-    """Return role -> topic, in the order of `ROLES`."""
     topics = (settings.input, settings.output, settings.dead_letter, TRANSACTIONS_TOPIC, OFFSETS_TOPIC)
     return dict(zip(ROLES, topics, strict=True))
 

@@ -153,8 +153,6 @@ def task(job: Job) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBat
 
 
 class _MeasuredBatches:
-    """Passes batches on and counts their bytes."""
-
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = batches
         self.read_bytes = 0

@@ -205,7 +205,6 @@ _FORM = re.compile(r"topic-id=(\S+)")
 
 
 def metadata(topic_id: str) -> str:
-    """Return the metadata for an offset that the loop commits."""
     return f"topic-id={topic_id}"
 
 

@@ -92,7 +92,6 @@ crash_options = options(
 
 
 def loop_settings(given: dict[str, Any], group: str) -> LoopSettings:
-    """Return the loop's settings from a command's parameters."""
     return LoopSettings(
         connection(given["bootstrap"]),
         group,

@@ -34,8 +34,6 @@ ROLLBACK = "ledger-rollback"
 
 @dataclass(frozen=True, slots=True)
 class OffsetRow:
-    """A row of `kafka_offsets`."""
-
     partition: int
     next_offset: int
     topic_id: str

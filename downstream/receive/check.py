@@ -26,8 +26,6 @@ _REJECTIONS = 5
 
 
 class Effects(Protocol):
-    """The effects recorded in a store."""
-
     def counts(self, names: Sequence[str]) -> list[int]:
         """Return how often each message id's effect was applied."""
         ...

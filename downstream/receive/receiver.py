@@ -176,7 +176,6 @@ class BackgroundThread:
         self._thread.start()
 
     def check(self) -> None:
-        """Raise the error that ended the thread, if any."""
         if self._error is not None:
             raise self._error
 

@@ -138,8 +138,6 @@ def recompute(settings: TotalsSettings, home: Path | None) -> Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What a comparison reads of one group's topics."""
-
     settings: TotalsSettings
     client: AdminClient
     topics: Topics

@@ -230,7 +230,6 @@ class Aggregate:
 
 
 def add(totals: dict[bytes, Total], more: dict[bytes, Total]) -> None:
-    """Add ``more`` to ``totals``, key by key."""
     for key, total in more.items():
         before = totals.get(key)
         totals[key] = total if before is None else before.plus(total)

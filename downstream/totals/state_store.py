@@ -236,7 +236,6 @@ def input_key(partition: int) -> bytes:
 
 
 def is_total(key: bytes | None) -> bool:
-    """Return whether the changelog's records of this key are totals."""
     return key is not None and key != CHECKPOINT_KEY and not key.startswith(_INPUT_KEY)
 
 

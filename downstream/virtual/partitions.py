@@ -181,7 +181,6 @@ class VirtualPartitions:
         return self._now()
 
     def _work(self, piece: _RecordTask) -> float | None:
-        """Try one record once, in a worker's thread."""
         held, offset = piece.held, piece.record.offset()
         with self._changed:
             if offset > held.limit:

@@ -32,7 +32,6 @@ class KeyedQueue(Generic[T]):
         self._number = itertools.count()
 
     def __len__(self) -> int:
-        """Return the number of unfinished tasks."""
         return sum(map(len, self._pieces.values()))
 
     def put(self, key: Hashable, piece: T) -> None:
@@ -191,7 +190,6 @@ class Workers(Generic[T]):
         return self._failure is not None
 
     def check(self) -> None:
-        """Raise the exception that stopped the workers."""
         if self._failure is not None:
             raise self._failure
 

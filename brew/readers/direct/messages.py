@@ -63,13 +63,11 @@ def grant_message(grant: Grant) -> Message:
 
 
 def parse_grant(message: Message) -> Grant | None:
-    """The grant in a message, if there is one."""
     fields = message.get("grant")
     return None if fields is None else Grant(**{**fields, "targets": Targets(**fields["targets"])})
 
 
 def begun_message(partition: int) -> Message:
-    """A transaction begins."""
     return {"begun": partition}
 
 
@@ -94,7 +92,6 @@ def outcome_message(outcome: Outcome) -> Message:
 
 
 def parse_outcome(message: Message) -> Outcome | None:
-    """The outcome in a message, if there is one."""
     fields = message.get("outcome")
     return None if fields is None else Outcome(**{**fields, "status": Status(fields["status"])})
 

@@ -241,7 +241,6 @@ class _PartitionWorker:
     turn: object
 
     def work(self, wait_s: float) -> int:
-        """Transact one range after another; return the position."""
         grant, settings, limits = self.grant, self.settings, self.limits
         injector = CrashInjector(settings.crash)
         position, exempt, first_time = grant.start, grant.exempt_from_crash, grant.first_time
