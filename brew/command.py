@@ -105,7 +105,7 @@ class Command(click.Command):
             if isinstance(option, click.Option) and not option.hidden:
                 added = option not in self.params
                 title = _HELP if added else _SECTION_OF.get(option.opts[0], _OWN)
-                right = _first_words(option, ctx) if is_long and not everything else _words(option, ctx)
+                right = _words(option, ctx, short=is_long and not everything)
                 if everything and (named := variables(option)):
                     right += f" [{', '.join(named)}]"
                 sections[title].append((_left(option, ctx), right))
@@ -169,9 +169,11 @@ def _placeholder(option: click.Option, ctx: click.Context) -> str:
     return "NAME" if isinstance(option.type, click.Choice) and made[0] == "[" and len(made) > _LONGEST_CHOICE else made
 
 
-def _words(option: click.Option, ctx: click.Context) -> str:
-    """Return the whole help, with choices, range and default."""
+def _words(option: click.Option, ctx: click.Context, *, short: bool) -> str:
+    """Return the help up to the first semicolon with the default, or all of it, with choices, range and default."""
     text, default = _help(option, ctx)
+    if short:
+        return _with(text.partition(";")[0], default)
     choices = [str(getattr(choice, "value", choice)) for choice in getattr(option.type, "choices", ())]
     more = []
     if choices and not _placeholder(option, ctx).startswith("[") and not all(choice in text for choice in choices):
@@ -187,12 +189,6 @@ def _limits(kind: click.ParamType[Any]) -> list[str]:
         return [] if kind.min == 0 and not kind.min_open else [least]
     most = f"{kind.max:,.12g}"
     return [f"at most {most}" if kind.min is None else f"{kind.min:,.12g} to {most}"]
-
-
-def _first_words(option: click.Option, ctx: click.Context) -> str:
-    """Return the help up to the first semicolon, with the default."""
-    text, default = _help(option, ctx)
-    return _with(text.partition(";")[0], default)
 
 
 def _help(option: click.Option, ctx: click.Context) -> tuple[str, list[str]]:

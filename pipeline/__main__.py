@@ -22,7 +22,7 @@ import brew.cli
 from brew.cli import CONTEXT, LazyGroup, UnfinishedError, as_called, forget_variables
 from brew.commands import COMMANDS
 from brew.config_file import checked_by
-from brew.driver.run_context import JsonLines, LiveTable, ProgressView, RunProgress, Totals
+from brew.driver.run_context import JsonLines, LiveTable, ProgressView, RunProgress
 from brew.errors import UsageError
 from brew.kafka.cluster import broker_watch
 from brew.names import ExitCode, quantity
@@ -151,8 +151,12 @@ def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> E
     if as_json:
         lines.done(counters)
         return code
+    done = "enriched" if settings.transform == ORDERS else "transformed"
+    dropped = f", {totals.dropped} dropped" if totals.dropped else ""
+    written = f" into {totals.written}" if totals.written != totals.enriched else ""
+    became = f"{totals.enriched} {done}{written}, {totals.rejected} rejected{dropped}"
     click.echo(
-        f"{quantity(totals.records, 'record')}: {_became(totals, settings)}, "
+        f"{quantity(totals.records, 'record')}: {became}, "
         f"{quantity(totals.transactions, 'transaction')}, {totals.fenced} fenced, {totals.failed} failed, "
         f"{counters.rate():,.0f} records/s"
     )
@@ -187,14 +191,6 @@ def _observed_progress(
             ending.callback(spans.close)
             progress.spans = spans
         yield progress
-
-
-def _became(totals: Totals, settings: PipelineSettings) -> str:
-    """Describe the results of a run's records; only orders are enriched."""
-    done = "enriched" if settings.transform == ORDERS else "transformed"
-    dropped = f", {totals.dropped} dropped" if totals.dropped else ""
-    written = f" into {totals.written}" if totals.written != totals.enriched else ""
-    return f"{totals.enriched} {done}{written}, {totals.rejected} rejected{dropped}"
 
 
 @cli.command("submit", epilog=_SUBMITTED)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from brew.deadline import Deadline
 from brew.errors import BrewError, Fenced, Refused
 from brew.kafka.clients import admin
-from brew.kafka.log_reader import LogRecord, scan
+from brew.kafka.log_reader import scan
 from brew.kafka.offsets import committed_by, log_offsets
 from brew.kafka.topics import Topic
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
@@ -39,10 +39,6 @@ class LastOutput:
     offset: int
     key: bytes | None
     created_ms: int | None
-
-    def came_from(self, record: LogRecord) -> bool:
-        """Return whether ``record`` may be its source: the same key, and the same timestamp if it was kept."""
-        return record.key() == self.key and self.created_ms in {None, record.timestamp()[1]}
 
 
 class HiddenOutputError(BrewError):
@@ -102,7 +98,11 @@ def resolve(
     visible = _visible_logs(settings, outputs, others, output_wait.ends(missing, lambda: _logs(settings, outputs)))
     last_outputs = _last_outputs(settings, set(missing), visible, first_hit=not restoring)
     # Visible output was committed with its offset: another run may have committed meanwhile, so check again.
-    positioned = _positioned(settings, missing) if last_outputs else set()
+    positioned: set[int] = set()
+    if last_outputs:
+        source = (settings.connection, settings.group, settings.input)
+        committed = committed_by(*source, missing, READ_COMMITTED, Deadline(_REQUEST_S))
+        positioned = {partition for partition, position in committed.items() if position is not None}
     last_outputs = {partition: last for partition, last in last_outputs.items() if partition not in positioned}
     if last_outputs and not restoring:
         raise _vanished(settings, last_outputs)
@@ -143,13 +143,6 @@ def _recreated(
         "timestamps, or the topic is compacted; if so, set the position of each of these partitions by hand and run "
         f"again: {positions} ({command}:PARTITION --to-offset OFFSET); otherwise nothing can be restored: {start_over}"
     )
-
-
-def _positioned(settings: PipelineSettings, partitions: Iterable[int]) -> set[int]:
-    """Return the partitions that now have a stable committed offset: two runs may start at the same time."""
-    source = (settings.connection, settings.group, settings.input)
-    committed = committed_by(*source, partitions, READ_COMMITTED, Deadline(_REQUEST_S))
-    return {partition for partition, position in committed.items() if position is not None}
 
 
 def _logs(settings: PipelineSettings, targets: Mapping[str, Topic]) -> Logs:
@@ -214,7 +207,7 @@ def _is_same_input(settings: PipelineSettings, fact: PartitionFacts, last: LastO
         return False
     span = {fact.partition: (last.offset, last.offset + 1)}
     for batch in scan(settings.connection, fact.topic, span, READ_COMMITTED, group=settings.group):
-        if all(last.came_from(record) for record in batch):
+        if all(r.key() == last.key and last.created_ms in {None, r.timestamp()[1]} for r in batch):
             return True
     return False
 

@@ -227,28 +227,21 @@ def reassign(connection: Connection, topic: str, replicas: Mapping[int, list[int
     Assign partitions to other replicas, or reorder them, and elect the first of each as leader if it is in sync. Raises
     `Retriable`: the controller refused, for example because the last reassignment is still in progress.
     """
-    from brew.kafka import kafka_python  # noqa: PLC0415 - imports kafka-python, 0.15 s; confluent-kafka can't do this
+    from kafka import TopicPartition as AdminPartition  # noqa: PLC0415 - 0.15 s; confluent-kafka can't do this
+    from kafka.protocol import admin as protocol  # noqa: PLC0415 - as above
 
-    with kafka_python.kafka_python_admin(connection, deadline) as client:
-        _send_to_controller(client, deadline, "reassign", _alter_request(client, topic, replicas, deadline))
-        _send_to_controller(client, deadline, "elect", _elect_request(topic, list(replicas), deadline))
-
-
-def _alter_request(client: Any, topic: str, replicas: Mapping[int, list[int]], deadline: Deadline) -> Any:
-    from kafka import TopicPartition as AdminPartition  # noqa: PLC0415
-    from kafka.protocol.admin import AlterPartitionReassignmentsRequest as Request  # noqa: PLC0415
+    from brew.kafka.kafka_python import kafka_python_admin  # noqa: PLC0415 - as above
 
     wanted = {AdminPartition(topic, p): brokers for p, brokers in replicas.items()}
-    topics = client._process_alter_partition_reassignments_input(wanted)  # noqa: SLF001 - its own call has no deadline
-    return Request(timeout_ms=int(deadline.remaining_s() * 1000), topics=topics)
-
-
-def _elect_request(topic: str, partitions: list[int], deadline: Deadline) -> Any:
-    from kafka.protocol.admin import ElectLeadersRequest as Request  # noqa: PLC0415
-
-    requested = [Request.TopicPartitions(topic=topic, partitions=partitions)]
-    timeout = int(deadline.remaining_s() * 1000)
-    return Request(election_type=_PREFERRED, topic_partitions=requested, timeout_ms=timeout)
+    requested = [protocol.ElectLeadersRequest.TopicPartitions(topic=topic, partitions=list(replicas))]
+    with kafka_python_admin(connection, deadline) as client:
+        topics = client._process_alter_partition_reassignments_input(wanted)  # noqa: SLF001 - its own call has no deadline
+        timeout = {"timeout_ms": int(deadline.remaining_s() * 1000)}
+        request = protocol.AlterPartitionReassignmentsRequest(topics=topics, **timeout)
+        _send_to_controller(client, deadline, "reassign", request)
+        timeout = {"timeout_ms": int(deadline.remaining_s() * 1000)}
+        request = protocol.ElectLeadersRequest(election_type=_PREFERRED, topic_partitions=requested, **timeout)
+        _send_to_controller(client, deadline, "elect", request)
 
 
 def _send_to_controller(client: Any, deadline: Deadline, step: str, request: Any) -> None:

@@ -175,7 +175,9 @@ class Codec:
                 raise
             raise self._unreachable(error) from error
         except Exception as error:
-            if _raised_by_client(error):
+            # The registry's client raised it: no answer, no token to log in with, an answer that is no JSON.
+            frames = traceback.walk_tb(error.__traceback__)
+            if any(frame.f_globals.get("__name__") == SchemaRegistryClient.__module__ for frame, _ in frames):
                 raise self._unreachable(error) from error
             raise
 
@@ -224,12 +226,6 @@ def _about_schemas(error: SchemaRegistryError) -> bool:
         return error.error_code in _NOT_FOUND_CODES
     has_code = error.error_code not in {None, SchemaRegistryError.UNKNOWN}
     return has_code and _SAYS_NO <= status < _FAILS and status not in _NOT_ABOUT_SCHEMAS
-
-
-def _raised_by_client(error: Exception) -> bool:
-    """Return whether the registry's client raised it: no answer, no token to log in with, an answer that is no JSON."""
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_globals.get("__name__") == SchemaRegistryClient.__module__ for frame, _ in frames)
 
 
 def _error_text(error: Exception) -> str:
