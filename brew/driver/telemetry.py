@@ -85,23 +85,11 @@ class ObservedProgress(RunProgress):
 
 
 def ended_attempt(outcome: Outcome, topic: str, group: str) -> Ended:
-    return Ended(
-        topic,
-        outcome.partition,
-        _ending(outcome),
-        outcome.start,
-        outcome.until,
-        outcome.records,
-        outcome.reasons,
-        outcome.seconds,
-        outcome.steps,
-        outcome.began_at or None,
-        str(TransactionalId(group, topic, outcome.partition)),
-        outcome.detail,
-        outcome.newest_ms,
-        outcome.traces,
-        outcome.malformed_profiles,
-    )
+    done = outcome.start, outcome.until, outcome.records, outcome.reasons, outcome.seconds, outcome.steps
+    name = str(TransactionalId(group, topic, outcome.partition))
+    more = outcome.detail, outcome.newest_ms, outcome.traces, outcome.malformed_profiles
+    rest = *done, outcome.began_at or None, name, *more
+    return Ended(topic, outcome.partition, _ending(outcome), *rest)
 
 
 def _ending(outcome: Outcome) -> Ending:
