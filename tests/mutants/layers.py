@@ -165,8 +165,8 @@ LAYER_BUGS: list[LayerBug] = [
         "regression-against-the-highest",
         "A second regression is compared with the highest offset ever, not the current one.",
         _CHAIN,
-        "before, self.last, self.by_hand = self.last, until, False",
-        "before, self.last, self.by_hand = self.last, max(self.last or 0, until), False",
+        "before, self.last, self.by_hand, self._commits_missing = self.last, until, False, False",
+        "before, self.last, self.by_hand, self._commits_missing = self.last, max(self.last or 0, until), False, False",
         _POSITIONS + "test_an_offset_that_is_committed_again_is_no_regression_and_one_below_is",
     ),
     LayerBug(
