@@ -16,7 +16,7 @@ from results import write
 from rich.console import Console
 from runs import Latency, Restart, Results, Run, rounds
 
-from brew.cli import option
+from brew.cli import flag, option, repeatable, typed_option
 from brew.cli import run as run_command
 
 _WARM_UP = 20_000
@@ -62,28 +62,24 @@ def _of(known: Collection[str], default: Sequence[str] = ()) -> Callable[..., li
     callback=_numbers,
     help="Numbers of orders to drain, separated by commas; 0 means none.",
 )
-@click.option(
-    *("--contenders", "names"),
-    multiple=True,
-    callback=_of(CONTENDERS, DEFAULT),
-    help="Contenders to run, separated by commas; the first is compared with each of the others.  "
+@repeatable(
+    "--contenders names",
+    "Contenders to run, separated by commas; the first is compared with each of the others.  "
     f"[default: {','.join(DEFAULT)}]",
+    callback=_of(CONTENDERS, DEFAULT),
 )
-@option("--repeat", type=click.IntRange(0, 100), default=1, help="Rounds per backlog; 0 means none.")
-@click.option("--paired", is_flag=True, help="Run rounds of two contenders: the first one and each of the others.")
-@option(
-    "--restarts",
-    type=click.IntRange(0, 100),
-    default=1,
-    help="Number of restarts after kill -9 for each contender; 0 means none.",
+@typed_option("--repeat", click.IntRange(0, 100), 1, "Rounds per backlog; 0 means none.")
+@flag("--paired", "Run rounds of two contenders: the first one and each of the others.")
+@typed_option(
+    "--restarts", click.IntRange(0, 100), 1, "Number of restarts after kill -9 for each contender; 0 means none."
 )
-@option("--latencies", type=click.IntRange(0, 100), default=1, help="Rounds of the latency measurement; 0 means none.")
-@option("--rate", type=click.IntRange(1, 100_000), default=1000, help="Records per second in the latency measurement.")
-@option(
+@typed_option("--latencies", click.IntRange(0, 100), 1, "Rounds of the latency measurement; 0 means none.")
+@typed_option("--rate", click.IntRange(1, 100_000), 1000, "Records per second in the latency measurement.")
+@typed_option(
     "--latency-s",
-    type=click.FloatRange(1),
-    default=20.0,
-    help="Measured seconds of the latency measurement, after a warm-up half as long.",
+    click.FloatRange(1),
+    20.0,
+    "Measured seconds of the latency measurement, after a warm-up half as long.",
 )
 @option(
     *("--broker", "--brokers", "brokers"),

@@ -18,7 +18,7 @@ from typing import Any
 import click
 from pyspark.sql import DataFrame, SparkSession
 
-from brew.cli import option, run
+from brew.cli import flag, option, plain_option, repeatable, run, typed_option
 from brew.names import INPUT_TOPIC, OUTPUT_TOPIC
 from brew.orders import DISCOUNTS, STANDARD
 from brew.readers.connector import _CONSUMER_CONF as READ_CLIENT
@@ -116,29 +116,28 @@ def copy(
 
 
 @click.command()
-@click.option("--bootstrap", required=True, help="Kafka's bootstrap servers.")
+@plain_option("--bootstrap", "Kafka's bootstrap servers.", required=True)
 @option("--input", "topic", default=INPUT_TOPIC, help="Topic to read.")
 @option("--output", default=OUTPUT_TOPIC, help="Topic to write.")
-@click.option("--checkpoint", required=True, help="Directory of the query's checkpoint.")
+@plain_option("--checkpoint", "Directory of the query's checkpoint.", required=True)
 @option("--master", default="local[2]", help="Spark master.")
-@click.option("--jvm-dir", required=True, help="Directory of the jars, where `make setup` put them.")
-@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="Spark setting; repeatable.")
-@option(
+@plain_option("--jvm-dir", "Directory of the jars, where `make setup` put them.", required=True)
+@repeatable("--conf", "Spark setting; repeatable.", "NAME=VALUE")
+@typed_option(
     "--json",
-    type=click.Choice(["parse", "concat"]),
-    default="parse",
-    help="parse: use from_json and to_json, as much work as ours. concat: append text without parsing the input.",
+    click.Choice(["parse", "concat"]),
+    "parse",
+    "parse: use from_json and to_json, as much work as ours. concat: append text without parsing the input.",
 )
-@option(
-    "--sink",
-    "kind",
-    type=click.Choice(["spark", "one", "tasks"]),
-    default="spark",
-    help="Spark's own sink (spark), or ours with one writer (one) or with writing tasks (tasks).",
+@typed_option(
+    "--sink kind",
+    click.Choice(["spark", "one", "tasks"]),
+    "spark",
+    "Spark's own sink (spark), or ours with one writer (one) or with writing tasks (tasks).",
 )
-@click.option("--most", type=int, help="Maximum number of offsets per micro-batch  [default: no maximum]")
-@click.option("--shuffle", is_flag=True, help="Shuffle rows by key, and let the key choose the output partition.")
-@click.option("--follow", is_flag=True, help="Run until SIGTERM; without it, stop when the input is drained.")
+@plain_option("--most", "Maximum number of offsets per micro-batch  [default: no maximum]", type=int)
+@flag("--shuffle", "Shuffle rows by key, and let the key choose the output partition.")
+@flag("--follow", "Run until SIGTERM; without it, stop when the input is drained.")
 def sink(master: str, jvm_dir: str, conf: tuple[str, ...], **what: Any) -> None:
     """Enrich orders in a Spark query that writes with Spark's own Kafka sink, or with ours."""
     pairs = (pair.partition("=") for pair in conf)

@@ -53,6 +53,20 @@ option = functools.partial(click.option, show_default=True)
 """`click.option` that shows the default in the help."""
 
 
+def typed_option(flags: str, kind: Any, default: object, text: str, **more: Any) -> Callable[[Any], Any]:
+    """Return an option with a type and a default; ``flags`` may end with the parameter's name."""
+    return option(*flags.split(), type=kind, default=default, help=text, **more)
+
+
+def plain_option(flags: str, text: str, metavar: str | None = None, **more: Any) -> Callable[[Any], Any]:
+    """Return an option without a default, or whose help does not show it."""
+    return click.option(*flags.split(), help=text, metavar=metavar, **more)
+
+
+flag = functools.partial(plain_option, is_flag=True)
+repeatable = functools.partial(plain_option, multiple=True)
+
+
 def checked_group(_context: click.Context, _parameter: click.Parameter, group: str | None) -> str | None:
     return None if group is None else names.checked_group(group, "--group")
 

@@ -17,7 +17,16 @@ from rich.panel import Panel
 from rich.text import Text
 
 from brew.acl import advice as denied
-from brew.cli import as_called, bootstrap_option, checked_group, option, printable
+from brew.cli import (
+    as_called,
+    bootstrap_option,
+    checked_group,
+    flag,
+    plain_option,
+    printable,
+    repeatable,
+    typed_option,
+)
 from brew.cluster import ONGOING, PartitionTransaction, Place, ReadBounds, Unknown
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -359,41 +368,27 @@ def abort_transactions(
 
 @click.command("doctor")
 @bootstrap_option
-@option(
-    "--topic",
-    "topics",
-    multiple=True,
-    callback=checked_topics,
-    help="Check only this topic; repeatable.  [default: all]",
+@repeatable("--topic topics", "Check only this topic; repeatable.  [default: all]", callback=checked_topics)
+@plain_option(
+    "--group", "Check only this pipeline's group, or the sink of this name.  [default: all]", callback=checked_group
 )
-@option(
-    "--group",
-    callback=checked_group,
-    help="Check only this pipeline's group, or the sink of this name.  [default: all]",
-)
-@option(
+@plain_option(
     "--older-than",
+    "Age from which an open transaction counts as lingering, even within its own timeout.  [default: 60]",
     type=click.FloatRange(0),
-    help="Age from which an open transaction counts as lingering, even within its own timeout.  [default: 60]",
 )
-@option(
-    "--groups", type=click.IntRange(1), default=500, help="Maximum number of groups whose committed offsets are read."
+@typed_option("--groups", click.IntRange(1), 500, "Maximum number of groups whose committed offsets are read.")
+@flag("--abort", "Abort the transactions of --transaction, or --all.")
+@repeatable(
+    "--transaction names",
+    "Transaction to abort: its transactional id, or TOPIC/PARTITION/PRODUCER-ID; repeatable.",
+    "ID",
 )
-@option("--abort", is_flag=True, help="Abort the transactions of --transaction, or --all.")
-@option(
-    "--transaction",
-    "names",
-    multiple=True,
-    metavar="ID",
-    help="Transaction to abort: its transactional id, or TOPIC/PARTITION/PRODUCER-ID; repeatable.",
+@flag(
+    "--all everything",
+    "Abort all hanging or past their timeout; with --older-than and --topic or --group, all lingering ones.",
 )
-@option(
-    "--all",
-    "everything",
-    is_flag=True,
-    help="Abort all hanging or past their timeout; with --older-than and --topic or --group, all lingering ones.",
-)
-@option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@flag("--yes", "Do not ask for confirmation.")
 @json_option
 @advised()
 def doctor(bootstrap: str, *, names: tuple[str, ...], as_json: bool, **option: Any) -> ExitCode:

@@ -15,7 +15,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from brew.cli import as_called, bootstrap_option, option
+from brew.cli import as_called, bootstrap_option, flag, plain_option, repeatable, typed_option
 from brew.cluster import CoordinatorTransaction, OpenTransaction
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -185,25 +185,24 @@ _STYLES = {State.IDLE: "dim", State.WORKING: "green", State.BLOCKED: "yellow"}  
 @bootstrap_option
 @options.input_option
 @options.group_option
-@option("--interval", type=click.FloatRange(0.1, 3600), default=1.0, help="Time between two snapshots.")
-@option("--watch", is_flag=True, help="Repeat until SIGTERM or Ctrl-C; with --json, one line per snapshot.")
-@option(
+@typed_option("--interval", click.FloatRange(0.1, 3600), 1.0, "Time between two snapshots.")
+@flag("--watch", "Repeat until SIGTERM or Ctrl-C; with --json, one line per snapshot.")
+@typed_option(
     "--exact",
-    type=click.IntRange(0, 10_000_000),
-    default=20_000,
-    help="Count the records exactly if the lag is at most N offsets; else show an upper bound.",
+    click.IntRange(0, 10_000_000),
+    20_000,
+    "Count the records exactly if the lag is at most N offsets; else show an upper bound.",
 )
-@option(
+@repeatable(
     "--fail-on",
+    "Exit with 1 if a partition is in this state; repeatable.  [default: none]",
     type=click.Choice([state.value for state in State]),
-    multiple=True,
-    help="Exit with 1 if a partition is in this state; repeatable.  [default: none]",
 )
-@option(
+@plain_option(
     "--fail-older-than",
+    "Exit with 1 if the oldest record to read is older than this.  [default: never]",
+    "SECONDS",
     type=click.FloatRange(0),
-    metavar="SECONDS",
-    help="Exit with 1 if the oldest record to read is older than this.  [default: never]",
 )
 @options.json_option
 @options.advised()

@@ -16,7 +16,18 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from brew import names
-from brew.cli import REACH_S, bootstrap_option, checked_group, connection, named_option, option, options
+from brew.cli import (
+    REACH_S,
+    bootstrap_option,
+    checked_group,
+    connection,
+    flag,
+    named_option,
+    options,
+    plain_option,
+    repeatable,
+    typed_option,
+)
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused, UsageError
@@ -41,18 +52,13 @@ output_option = named_option("--output", "OUTPUT_TOPIC", names.OUTPUT_TOPIC, "Ou
 dead_letter_option = named_option(
     "--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Dead-letter topic.", callback=_topic
 )
-also_output_option = option(
-    "--also-output",
-    envvar="ALSO_OUTPUT",
-    multiple=True,
-    metavar="TOPIC",
-    callback=checked_topics,
-    help="Further output topic; repeatable.",
+also_output_option = repeatable(
+    "--also-output", "Further output topic; repeatable.", "TOPIC", envvar="ALSO_OUTPUT", callback=checked_topics
 )
 group_option = named_option(
     "--group", "GROUP_ID", names.GROUP_ID, "The pipeline's consumer group.", callback=checked_group
 )
-json_option = option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+json_option = flag("--json as_json", "Print one JSON document instead of text.")
 
 pipeline_options = options(
     bootstrap_option, input_option, output_option, dead_letter_option, group_option, also_output_option
@@ -60,27 +66,20 @@ pipeline_options = options(
 """Options for the cluster, the topics and the group of a pipeline."""
 live_options = options(
     pipeline_options,
-    option(
-        "--status-url",
-        "statuses",
-        multiple=True,
-        metavar="URL",
-        help="Address of a run's /status, such as http://127.0.0.1:3000; repeatable.  [default: runs on this machine]",
+    repeatable(
+        "--status-url statuses",
+        "Address of a run's /status, such as http://127.0.0.1:3000; repeatable.  [default: runs on this machine]",
+        "URL",
     ),
-    option(
+    plain_option(
         "--proof",
+        "Result of `proof verify --json` or `proof campaign`; may be created later.  [default: the last verify]",
+        "FILE",
         type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="Result of `proof verify --json` or `proof campaign`; may be created later.  [default: the last verify]",
     ),
-    option("--interval", type=click.FloatRange(0.1, 3600), default=1.0, help="Time between two polls of the brokers."),
-    option("--patience", type=click.FloatRange(0.5, 120), default=5.0, help="Timeout of one poll."),
-    option(
-        "--tail",
-        type=click.IntRange(1, 100_000),
-        default=400,
-        help="Number of last offsets shown of each output partition.",
-    ),
+    typed_option("--interval", click.FloatRange(0.1, 3600), 1.0, "Time between two polls of the brokers."),
+    typed_option("--patience", click.FloatRange(0.5, 120), 5.0, "Timeout of one poll."),
+    typed_option("--tail", click.IntRange(1, 100_000), 400, "Number of last offsets shown of each output partition."),
 )
 """Options of `ui` and `top`."""
 

@@ -11,7 +11,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from brew.cli import as_called, option
+from brew.cli import as_called, flag
 from brew.cluster import ClusterFacts
 from brew.config_file import checked_by
 from brew.deadline import Deadline
@@ -45,13 +45,11 @@ Exit codes: 0 a run can start, 3 it would refuse, or brokers unreachable,
 
 @click.command("preflight", epilog=_EPILOG)
 @run_options
-@option(
-    "--explain-timeouts",
-    "explain",
-    is_flag=True,
-    help="Show all timeouts; the value of each, what sets it, and what happens when it expires.",
+@flag(
+    "--explain-timeouts explain",
+    "Show all timeouts; the value of each, what sets it, and what happens when it expires.",
 )
-@option("--all", "everything", is_flag=True, help="Show passed checks, too.")
+@flag("--all everything", "Show passed checks, too.")
 @json_option
 @advised()
 @checked_by(settings_of)

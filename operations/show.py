@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from brew.cli import as_bytes, bootstrap_option, option, printable
+from brew.cli import as_bytes, bootstrap_option, flag, plain_option, printable, repeatable, typed_option
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, KafkaFailure, Refused, Unreachable
@@ -304,27 +304,23 @@ def _start(text: str | None) -> tuple[int | None, int | None]:
 @click.command("show")
 @click.argument("topic")
 @bootstrap_option
-@option(
-    "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Show only this partition; repeatable."
+@repeatable("--partition partitions", "Show only this partition; repeatable.", type=click.IntRange(0))
+@plain_option(
+    "--offset --from start",
+    "First offset, time or age: 10441, 2026-11-21T08:00, 15m.  [default: the newest records]",
+    "OFFSET|TIME",
 )
-@option(
-    "--offset",
-    "--from",
-    "start",
-    metavar="OFFSET|TIME",
-    help="First offset, time or age: 10441, 2026-11-21T08:00, 15m.  [default: the newest records]",
-)
-@option("--limit", type=click.IntRange(0), default=20, help="Maximum number of records; 0: all.")
-@option("--key", metavar="TEXT", help="Show only records with this key.")
-@option(
+@typed_option("--limit", click.IntRange(0), 20, "Maximum number of records; 0: all.")
+@plain_option("--key", "Show only records with this key.", "TEXT")
+@typed_option(
     "--isolation",
-    type=click.Choice([READ_UNCOMMITTED, READ_COMMITTED]),
-    default=READ_UNCOMMITTED,
-    help="read_committed skips aborted records and stops at the last stable offset.",
+    click.Choice([READ_UNCOMMITTED, READ_COMMITTED]),
+    READ_UNCOMMITTED,
+    "read_committed skips aborted records and stops at the last stable offset.",
 )
-@option("--markers", is_flag=True, help="Also show control records, such as the markers that end transactions.")
-@option("--follow", is_flag=True, help="Keep showing new records until SIGTERM or Ctrl-C.")
-@option("--json", "as_json", is_flag=True, help="Print one JSON object per record, one a line, instead of a table.")
+@flag("--markers", "Also show control records, such as the markers that end transactions.")
+@flag("--follow", "Keep showing new records until SIGTERM or Ctrl-C.")
+@flag("--json as_json", "Print one JSON object per record, one a line, instead of a table.")
 @advised()
 def show(
     topic: str, bootstrap: str, start: str | None, key: str | None, *, follow: bool, as_json: bool, **more: Any

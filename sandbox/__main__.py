@@ -19,7 +19,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from brew.cli import CONTEXT, LazyGroup, as_called, option, run
+from brew.cli import CONTEXT, LazyGroup, as_called, flag, plain_option, repeatable, run, typed_option
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.jvm.dependencies import KAFKAS
@@ -60,30 +60,29 @@ def cli() -> None:
 
 
 @cli.command()
-@option("--brokers", type=click.IntRange(1, 9), default=1, help="Number of nodes, each broker and controller.")
-@option(
+@typed_option("--brokers", click.IntRange(1, 9), 1, "Number of nodes, each broker and controller.")
+@plain_option(
     "--port",
-    type=click.IntRange(0, 65_000),
-    help="Port of the first broker, 2 higher for each next one; 0: free ports.  [default: the cluster's own, else "
+    "Port of the first broker, 2 higher for each next one; 0: free ports.  [default: the cluster's own, else "
     f"{FIRST_PORT}]",
+    type=click.IntRange(0, 65_000),
 )
-@option(
+@plain_option(
     "--kafka",
+    f"Kafka version; `setup --kafka` fetches others.  [default: the cluster's own, else {next(iter(KAFKAS))}]",
     type=click.Choice(list(KAFKAS)),
-    help=f"Kafka version; `setup --kafka` fetches others.  [default: the cluster's own, else {next(iter(KAFKAS))}]",
 )
-@option("--heap-mb", type=click.IntRange(128), default=1024, help="Heap of each broker in MiB.")
-@option("--quick", is_flag=True, help="Start in half the time; slower under load, so not for measurements.")
-@option(
-    "--network",
-    "place",
-    type=click.Choice(["loopback", "namespaces"]),
-    default="loopback",
-    help="namespaces: each broker in its own network, so that `cut` can isolate it; needs root.",
+@typed_option("--heap-mb", click.IntRange(128), 1024, "Heap of each broker in MiB.")
+@flag("--quick", "Start in half the time; slower under load, so not for measurements.")
+@typed_option(
+    "--network place",
+    click.Choice(["loopback", "namespaces"]),
+    "loopback",
+    "namespaces: each broker in its own network, so that `cut` can isolate it; needs root.",
 )
-@option("--data-size-mb", type=click.IntRange(16), help="Size limit of the last broker's disk in MiB; needs root.")
-@option("--secure", "is_secure", is_flag=True, help="Enable TLS, users with passwords or certificates, and ACLs.")
-@option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Broker setting; repeatable.")
+@plain_option("--data-size-mb", "Size limit of the last broker's disk in MiB; needs root.", type=click.IntRange(16))
+@flag("--secure is_secure", "Enable TLS, users with passwords or certificates, and ACLs.")
+@repeatable("--property properties", "Broker setting; repeatable.", "NAME=VALUE")
 @directory_option
 def up(
     brokers: int, port: int | None, kafka: str | None, directory: Path, *, is_secure: bool, place: str, **option: Any
@@ -121,7 +120,7 @@ def up(
 
 
 @cli.command()
-@option("--wipe", is_flag=True, help="Also remove the data.")
+@flag("--wipe", "Also remove the data.")
 @directory_option
 def down(directory: Path, *, wipe: bool) -> None:
     """
@@ -147,7 +146,7 @@ def down(directory: Path, *, wipe: bool) -> None:
 
 
 @cli.command()
-@option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+@flag("--json as_json", "Print one JSON document instead of text.")
 @directory_option
 def status(directory: Path, *, as_json: bool) -> None:
     """
@@ -177,9 +176,9 @@ def status(directory: Path, *, as_json: bool) -> None:
 
 
 @cli.command()
-@option("--broker", type=int, default=1, help="Broker whose log is printed.")
-@option("--follow", "-f", is_flag=True, help="Print new lines until Ctrl-C.")
-@option("--lines", "-n", type=click.IntRange(1), default=50, help="Number of lines to print.")
+@typed_option("--broker", int, 1, "Broker whose log is printed.")
+@flag("--follow -f", "Print new lines until Ctrl-C.")
+@typed_option("--lines -n", click.IntRange(1), 50, "Number of lines to print.")
 @directory_option
 def logs(broker: int, lines: int, directory: Path, *, follow: bool) -> None:
     """
@@ -261,9 +260,7 @@ def _exec(command: Sequence[str]) -> None:
 
 
 @cli.command()
-@option(
-    "--expired", is_flag=True, help="Break it: issue certificates that expired an hour ago, until the next `certify`."
-)
+@flag("--expired", "Break it: issue certificates that expired an hour ago, until the next `certify`.")
 @directory_option
 def certify(directory: Path, *, expired: bool) -> None:
     """
@@ -333,12 +330,8 @@ def restart(numbers: Sequence[int], directory: Path) -> None:
 
 @cli.command()
 @_broker
-@option(
-    "--from",
-    "others",
-    multiple=True,
-    metavar="N|clients",
-    help="Broker to cut it off from, or `clients`; repeatable.  [default: all of them]",
+@repeatable(
+    "--from others", "Broker to cut it off from, or `clients`; repeatable.  [default: all of them]", "N|clients"
 )
 @directory_option
 def cut(number: int, others: Sequence[str], directory: Path) -> None:

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from brew.cli import option
+from brew.cli import flag, repeatable, typed_option
 from brew.errors import Refused, UsageError
 from brew.names import ExitCode
 from sandbox.process import locked
@@ -21,12 +21,11 @@ from sandbox.store import Postgres, Redis, Registry, Store
 
 DIRECTORY = ".sandbox"
 
-directory_option = option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=DIRECTORY,
-    help="Folder of the servers' state, logs and data.",
+directory_option = typed_option(
+    "--dir directory",
+    click.Path(path_type=Path, file_okay=False),
+    DIRECTORY,
+    "Folder of the servers' state, logs and data.",
 )
 
 
@@ -80,8 +79,8 @@ def stores() -> None:
 
 @stores.command()
 @_names
-@option("--port", type=click.IntRange(0, 65_535), default=0, help="Port of the server; 0: a free one.")
-@option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Server setting; repeatable.")
+@typed_option("--port", click.IntRange(0, 65_535), 0, "Port of the server; 0: a free one.")
+@repeatable("--property properties", "Server setting; repeatable.", "NAME=VALUE")
 @directory_option
 def up(names: Sequence[str], port: int, properties: Sequence[str], directory: Path) -> None:
     """
@@ -103,7 +102,7 @@ def up(names: Sequence[str], port: int, properties: Sequence[str], directory: Pa
 
 @stores.command()
 @_names
-@option("--wipe", is_flag=True, help="Also remove the data.")
+@flag("--wipe", "Also remove the data.")
 @directory_option
 def down(names: Sequence[str], directory: Path, *, wipe: bool) -> None:
     """
@@ -127,7 +126,7 @@ def down(names: Sequence[str], directory: Path, *, wipe: bool) -> None:
 
 
 @stores.command()
-@option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+@flag("--json as_json", "Print one JSON document instead of text.")
 @directory_option
 def status(directory: Path, *, as_json: bool) -> None:
     """

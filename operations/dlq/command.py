@@ -23,10 +23,13 @@ from brew.cli import (
     bootstrap_option,
     checked_group,
     connection,
+    flag,
     named_option,
-    option,
     options,
+    plain_option,
     printable,
+    repeatable,
+    typed_option,
 )
 from brew.deadline import Deadline
 from brew.errors import BrewError, Refused, UsageError
@@ -212,19 +215,13 @@ _place = options(
     bootstrap_option, named_option("--dead-letter", "DLQ_TOPIC", names.DEAD_LETTER_TOPIC, "Dead-letter topic.")
 )
 _chosen = options(
-    option(
-        "--partition",
-        "partitions",
-        type=click.IntRange(0),
-        multiple=True,
-        help="Only this partition of the dead-letter topic; repeatable.",
+    repeatable(
+        "--partition partitions", "Only this partition of the dead-letter topic; repeatable.", type=click.IntRange(0)
     ),
-    option("--reason", "reasons", multiple=True, metavar="REASON", help="Only this reason; repeatable."),
-    option("--key", "keys", multiple=True, metavar="TEXT", help="Only records with this key; repeatable."),
-    option(
-        "--offsets",
-        metavar="FROM:UNTIL",
-        help="Only FROM <= offset < UNTIL of the dead-letter topic; either may be left out.",
+    repeatable("--reason reasons", "Only this reason; repeatable.", "REASON"),
+    repeatable("--key keys", "Only records with this key; repeatable.", "TEXT"),
+    plain_option(
+        "--offsets", "Only FROM <= offset < UNTIL of the dead-letter topic; either may be left out.", "FROM:UNTIL"
     ),
 )
 
@@ -247,10 +244,8 @@ def dlq() -> None:
 @dlq.command("list")
 @_place
 @_chosen
-@option("--input", "topic", metavar="TOPIC", help="Only dead letters of this input topic.")
-@option(
-    "--per", type=click.Choice(PERIODS), default="none", help="Also count by period of the input record's timestamp."
-)
+@plain_option("--input topic", "Only dead letters of this input topic.", "TOPIC")
+@typed_option("--per", click.Choice(PERIODS), "none", "Also count by period of the input record's timestamp.")
 @json_option
 @advised()
 def list_command(
@@ -280,7 +275,7 @@ def list_command(
 @_place
 @named_option("--input", "INPUT_TOPIC", names.INPUT_TOPIC, "Input topic, for --source.")
 @click.argument("position", metavar="[PARTITION/OFFSET]", required=False)
-@option("--source", metavar="PARTITION/OFFSET", help="Partition and offset of the rejected record on the input topic.")
+@plain_option("--source", "Partition and offset of the rejected record on the input topic.", "PARTITION/OFFSET")
 @json_option
 @advised()
 def inspect_command(
@@ -331,27 +326,20 @@ def inspect_command(
     callback=checked_group,
 )
 @_chosen
-@option(
-    "--edit",
-    metavar="COMMAND",
-    help="Command that repairs a value, from stdin to stdout; if it fails, the record is not replayed.",
+@plain_option(
+    "--edit", "Command that repairs a value, from stdin to stdout; if it fails, the record is not replayed.", "COMMAND"
 )
-@option(
-    "--edit-timeout", type=click.FloatRange(0, min_open=True), default=10.0, help="Timeout of --edit for one record."
+@typed_option("--edit-timeout", click.FloatRange(0, min_open=True), 10.0, "Timeout of --edit for one record.")
+@flag("--by-key", "Choose the partition by key, instead of the original one.")
+@typed_option("--most-replays", click.IntRange(0), 3, "Maximum number of replays of a record.")
+@typed_option(
+    "--transaction-timeout", click.FloatRange(1, 900), 60.0, "Time after which brokers abort an open transaction."
 )
-@option("--by-key", is_flag=True, help="Choose the partition by key, instead of the original one.")
-@option("--most-replays", type=click.IntRange(0), default=3, help="Maximum number of replays of a record.")
-@option(
-    "--transaction-timeout",
-    type=click.FloatRange(1, 900),
-    default=60.0,
-    help="Time after which brokers abort an open transaction.",
-)
-@option("--dry-run", is_flag=True, help="Show what would be replayed, and write nothing.")
-@option(
+@flag("--dry-run", "Show what would be replayed, and write nothing.")
+@plain_option(
     "--crash-point",
+    "Kill the process at this step, for tests.",
     type=click.Choice([crash_point.value for crash_point in CRASH_POINTS]),
-    help="Kill the process at this step, for tests.",
 )
 @json_option
 @advised()

@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from brew.cli import as_bytes, as_text, names_by_output, option, printable
+from brew.cli import as_bytes, as_text, flag, names_by_output, plain_option, printable, repeatable, typed_option
 from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.kafka.log_reader import LogRecord
@@ -108,32 +108,25 @@ _ALL_S = 3600.0
 @click.command("explain")
 @click.argument("what", metavar="KEY|TOPIC/PARTITION/OFFSET")
 @pipeline_options
-@option(
+@plain_option(
     "--transform",
+    "Transformation of the run, to find out whether it drops a record.",
+    "MODULE:FUNCTION",
     envvar="TRANSFORM",
-    metavar="MODULE:FUNCTION",
-    help="Transformation of the run, to find out whether it drops a record.",
 )
-@option(
-    "--py-files",
-    multiple=True,
-    metavar="FILE",
-    help="Module, archive or wheel that contains the transformation; repeatable.",
-)
-@option(
-    "--key", "is_key", is_flag=True, help="Treat the argument as a key, even if it looks like TOPIC/PARTITION/OFFSET."
-)
-@option("--order-id", "is_order_id", is_flag=True, help="Treat the argument as the order_id in a record's value.")
-@option(
+@repeatable("--py-files", "Module, archive or wheel that contains the transformation; repeatable.", "FILE")
+@flag("--key is_key", "Treat the argument as a key, even if it looks like TOPIC/PARTITION/OFFSET.")
+@flag("--order-id is_order_id", "Treat the argument as the order_id in a record's value.")
+@plain_option(
     "--since",
-    metavar="TIME",
-    help="Search input records from this time or age on: 2026-11-21T08:00, 90s, 15m, 2h, 7d.  [default: all]",
+    "Search input records from this time or age on: 2026-11-21T08:00, 90s, 15m, 2h, 7d.  [default: all]",
+    "TIME",
 )
-@option(
+@typed_option(
     "--limit",
-    type=click.IntRange(1, 1000),
-    default=5,
-    help="Maximum number of records with the key or order_id; the newest ones are shown.",
+    click.IntRange(1, 1000),
+    5,
+    "Maximum number of records with the key or order_id; the newest ones are shown.",
 )
 @json_option
 @advised()

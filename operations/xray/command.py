@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 
 from brew.acl import advice as denied
-from brew.cli import bootstrap_option, option
+from brew.cli import bootstrap_option, plain_option, repeatable
 from brew.cluster import OFFSETS_TOPIC
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -181,31 +181,25 @@ def _file(_context: click.Context, _parameter: click.Parameter, value: Path | No
 @options.input_option
 @options.output_option
 @options.group_option
-@option(
-    "--topic",
-    "others",
-    multiple=True,
-    callback=options.checked_topics,
-    help="Topic to show instead of input and output; repeatable.",
-)
-@option("--from", "start", type=click.IntRange(0), metavar="OFFSET", help="First offset of each partition.")
-@option("--to", "until", type=click.IntRange(0), metavar="OFFSET", help="End of each partition, exclusive.")
-@option(
+@repeatable("--topic others", "Topic to show instead of input and output; repeatable.", callback=options.checked_topics)
+@plain_option("--from start", "First offset of each partition.", "OFFSET", type=click.IntRange(0))
+@plain_option("--to until", "End of each partition, exclusive.", "OFFSET", type=click.IntRange(0))
+@plain_option(
     "--last",
+    f"The last N offsets of each partition; 0: all.  [default: {_LAST:,} without --from]",
+    "N",
     type=click.IntRange(0),
-    metavar="N",
-    help=f"The last N offsets of each partition; 0: all.  [default: {_LAST:,} without --from]",
 )
-@option(
+@plain_option(
     "--out",
+    "Write a page with a time slider (FILE.html), or a picture (FILE.svg).  [default: the terminal]",
     type=click.Path(path_type=Path, dir_okay=False),
     callback=_file,
-    help="Write a page with a time slider (FILE.html), or a picture (FILE.svg).  [default: the terminal]",
 )
-@option(
+@plain_option(
     "--journal",
+    "Journal directory of `brew run --journal`; adds its steps.",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Journal directory of `brew run --journal`; adds its steps.",
 )
 @options.json_option
 @options.advised()

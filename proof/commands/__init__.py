@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from brew import names
-from brew.cli import REACH_S, checked_group, connection, option, options
+from brew.cli import REACH_S, checked_group, connection, flag, option, options, plain_option
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.kafka.clients import reach
@@ -27,18 +27,6 @@ def _topic(_context: click.Context, parameter: click.Parameter, value: str | Non
     return None if value is None else checked_topic(value, parameter.opts[0])
 
 
-def typed_option(flags: str, kind: Any, default: object, text: str, **more: Any) -> Callable[[_Command], _Command]:
-    """Return an option with a type and a default; ``flags`` may end with the parameter's name."""
-    return option(*flags.split(), type=kind, default=default, help=text, **more)
-
-
-def plain_option(flags: str, text: str, metavar: str | None = None, **more: Any) -> Callable[[_Command], _Command]:
-    """Return an option without a default, or whose help does not show it."""
-    return click.option(*flags.split(), help=text, metavar=metavar, **more)
-
-
-flag = partial(plain_option, is_flag=True)
-repeatable = partial(plain_option, multiple=True)
 file_option = partial(plain_option, type=click.Path(path_type=Path, dir_okay=False))
 
 

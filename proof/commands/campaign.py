@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from brew.cli import option, options
+from brew.cli import flag, option, options, plain_option, repeatable, typed_option
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Refused, UsageError
 from brew.names import ExitCode
@@ -26,7 +26,7 @@ from proof.campaign.campaign import Plan, chosen, named, run_campaign
 from proof.campaign.cell import INCONCLUSIVE, PROVEN, VIOLATED, Cell, Result, p95
 from proof.campaign.runner import RunSettings
 from proof.campaign.stage import WRITER
-from proof.commands import file_option, flag, json_option, plain_option, print_json, repeatable, show, typed_option
+from proof.commands import file_option, json_option, print_json, show
 from proof.provenance import kernel, kernels
 from proof.report.page import document, markdown, page
 from proof.report.results import Provenance, read

@@ -17,12 +17,12 @@ from rich.progress import Progress
 
 from brew.claims.member import INTERVAL_S, Membership
 from brew.claims.state import SNAPSHOT_RECORDS
-from brew.cli import bootstrap_option
+from brew.cli import bootstrap_option, flag, plain_option, typed_option
 from brew.names import ExitCode, quantity
 from brew.signals import stop_on_signals
 from proof.campaign.cell import PROVEN, VIOLATED, Result, campaign_metadata, write_file
 from proof.claims.members import Races, race, take_part
-from proof.commands import connected, file_option, flag, json_option, plain_option, print_result, typed_option
+from proof.commands import connected, file_option, json_option, print_result
 from proof.provenance import MadeWith
 from proof.report.summary import CLAIMS_RACES, Times
 

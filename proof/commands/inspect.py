@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from brew import names
-from brew.cli import bootstrap_option, names_by_output
+from brew.cli import bootstrap_option, flag, names_by_output, plain_option, repeatable, typed_option
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import UsageError
@@ -34,17 +34,13 @@ from brew.signals import Stopped
 from proof import log_summary
 from proof.commands import (
     connected,
-    flag,
     group_option,
     json_option,
-    plain_option,
     print_json,
     print_result,
-    repeatable,
     show,
     topic_option,
     topic_options,
-    typed_option,
 )
 from proof.findings import Report
 from proof.verify import PipelineUnderTest, VerifyOptions

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from brew import names
 from brew.claims import messages
-from brew.cli import bootstrap_option
+from brew.cli import bootstrap_option, flag, plain_option, typed_option
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import UsageError
@@ -28,16 +28,7 @@ from brew.kafka.topics import MAX_MESSAGE_BYTES, TopicSpec
 from brew.names import quantity
 from brew.orders import COMPACT, profile
 from proof import seed as seeder
-from proof.commands import (
-    connected,
-    flag,
-    json_option,
-    plain_option,
-    print_result,
-    topic_option,
-    topic_options,
-    typed_option,
-)
+from proof.commands import connected, json_option, print_result, topic_option, topic_options
 from proof.seed import Seeding, Writer
 
 # Outputs are longer than inputs: two more fields and three more headers.

@@ -12,10 +12,10 @@ from typing import Any
 import click
 from rich.console import Console
 
-from brew.cli import bootstrap_option, option
+from brew.cli import bootstrap_option, flag, option, repeatable, typed_option
 from brew.errors import BrewError, UsageError
 from brew.names import ExitCode
-from proof.commands import connected, flag, json_option, print_json, repeatable, typed_option
+from proof.commands import connected, json_option, print_json
 from proof.wire.late import SCRIPTS
 from proof.wire.proxy import HOST, WireProxy
 from proof.wire.rules import CaughtFrame, NetworkConditions, Rule, Trap
@@ -150,13 +150,12 @@ def _print_line(message: Mapping[str, object]) -> None:
     "both",
     "Writer to test, as described above; both: first reuse, then strict.",
 )
-@option(
-    "--script",
-    "scripts",
-    type=click.Choice(sorted(SCRIPTS)),
+@typed_option(
+    "--script scripts",
+    click.Choice(sorted(SCRIPTS)),
+    F11,
+    "Script to run, named after the frame that is late or lost; several take turns.",
     multiple=True,
-    default=F11,
-    help="Script to run, named after the frame that is late or lost; several take turns.",
 )
 @typed_option("--seed", int, 0, "Seed; selects the script to start with.")
 @flag("--show", "Print the frames of the first two tries, both writers side by side.")
