@@ -27,8 +27,7 @@ from brew.deadline import Deadline
 from brew.kafka.claims_log import ClaimsLog
 from brew.kafka.clients import reach
 
-_MEMBERS, _PARTITIONS, _BATCH = 8, 64, 5_000
-_PATIENCE_S = 300.0
+_MEMBERS, _PARTITIONS, _BATCH, _PATIENCE_S = 8, 64, 5_000, 300.0
 
 
 def traffic(count: int) -> Iterator[Message]:

@@ -40,8 +40,7 @@ FRANZ = PEERS / "build/franz"
 FLINK = PEERS / "build/flink/flink.jar"
 QUIX = PEERS / "build/quix/bin/python"
 PARTITIONS = 4
-_ASK_S = 60.0
-_SLOWEST_PER_S = 5_000
+_ASK_S, _SLOWEST_PER_S = 60.0, 5_000
 
 
 def step_timeout_s(records: int) -> Deadline:

@@ -32,10 +32,7 @@ from brew.deadline import Deadline
 from brew.journal import Entry, Phase, Step, entries
 from proof.seed import Order, Writer, orders
 
-_RUN_S = 600.0
-_CHUNK = 10_000
-_GIB = 2**30
-_WARMING = 20
+_RUN_S, _CHUNK, _GIB, _WARMING = 600.0, 10_000, 2**30, 20
 
 
 @dataclass(frozen=True)

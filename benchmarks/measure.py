@@ -29,8 +29,7 @@ from proof.seed import orders
 _T = TypeVar("_T")
 _LOOK_S, _DRAINED_S = 0.005, 0.05
 _IN_LATENCY = "during the latency measurement"
-_ASK_S = 30.0
-_SHUTDOWN_TIMEOUT_S = 30.0
+_ASK_S, _SHUTDOWN_TIMEOUT_S = 30.0, 30.0
 
 
 def create_run_topics(cluster: BenchmarkCluster, contender: Contender, source: str, stem: str) -> RunTopics:
@@ -164,10 +163,7 @@ def measure(cluster: BenchmarkCluster, contender: Contender, master: str, record
     )
 
 
-_WAITING = 1_000
-_START_S = 120.0
-_ARRIVE_S = 60.0
-_POLL_S = 0.1
+_WAITING, _START_S, _ARRIVE_S, _POLL_S = 1_000, 120.0, 60.0, 0.1
 
 
 class Pacer(Background):

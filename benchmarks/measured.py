@@ -21,9 +21,7 @@ from pathlib import Path
 
 import psutil
 
-_PR_SET_CHILD_SUBREAPER = 36
-_ORPHANS_S = 5.0
-_POLL_S = 0.01
+_PR_SET_CHILD_SUBREAPER, _ORPHANS_S, _POLL_S = 36, 5.0, 0.01
 
 
 def adopt_orphans() -> bool:

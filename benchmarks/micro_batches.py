@@ -35,14 +35,10 @@ from watch import Tree, memory_parts
 from brew.deadline import Deadline
 
 NAMES = ("spark-sink-tuned", "spark-sink-brew-one", "spark-sink-brew-tasks")
-MOST_OVER_MS = 150
-MOST_GROWTH = 1.1
-LEAST = 100
+MOST_OVER_MS, MOST_GROWTH, LEAST = 150, 1.1, 100
 LIVE, TOTAL = "live heap", "total"
 FIELDS = ("batch_ms", "early_mib", "late_mib", "peak_mib")
-_WARM_UP = 50
-_START_S, _BATCH_S = 120.0, 2.0
-_LOOK_S = 0.02
+_WARM_UP, _START_S, _BATCH_S, _LOOK_S = 50, 120.0, 2.0, 0.02
 _WEIGH_S = 2.0
 
 

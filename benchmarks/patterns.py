@@ -46,9 +46,7 @@ from proof.seed import Writer
 from sandbox.kafka import Cluster
 from sandbox.store import Postgres
 
-LEAST_ORDERS_PER_S = 20_000
-MOST_RESTORE_S = 60.0
-PATIENCE_S = 300.0
+LEAST_ORDERS_PER_S, MOST_RESTORE_S, PATIENCE_S = 20_000, 60.0, 300.0
 ONE_MORE = Total(orders=1).encode()
 LEAST_GAIN = 10.0
 COUNTS = (1, 4, 16, 64)

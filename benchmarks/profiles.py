@@ -33,11 +33,9 @@ from proof.commands.seed import Customers, chunks
 from proof.seed import orders
 from sandbox.kafka import Cluster
 
-MOST_MB = 600
-LEAST_RATIO = 0.8
+MOST_MB, LEAST_RATIO = 600, 0.8
 INPUT, CUSTOMERS = "bench.orders", "bench.customers"
-_PURE = 200_000
-_TURNS = 7
+_PURE, _TURNS = 200_000, 7
 
 
 def pure() -> dict[str, float]:

@@ -25,8 +25,7 @@ from brew.kafka.clients import TopicPartition, admin, consumer, mapped
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from proof.campaign.programs import Background
 
-_POLL_S = 0.02
-_ASK_S = 5.0
+_POLL_S, _ASK_S = 0.02, 5.0
 
 
 class VisibilitySample(NamedTuple):
@@ -135,9 +134,7 @@ def open_records(ends: EndOffsets) -> int:
 
 
 _MEASURED = Path(__file__).with_name("measured.py")
-_SAMPLE_S = 0.5
-_KILL_S = 10.0
-_LAST_LINES = 15
+_SAMPLE_S, _KILL_S, _LAST_LINES = 0.5, 10.0, 15
 _BY_SIGTERM = {128 + signal.SIGTERM, -signal.SIGTERM}
 
 

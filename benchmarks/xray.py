@@ -18,8 +18,7 @@ from operations.xray.model import RunBuilder, Strip
 from operations.xray.timeline import Xray
 
 _HEADER = DefaultRecordBatch.HEADER_STRUCT
-_TRANSACTIONAL, _CONTROL = 0x10, 0x20
-_T0 = 1_780_000_000_000
+_TRANSACTIONAL, _CONTROL, _T0 = 0x10, 0x20, 1_780_000_000_000
 
 
 def header(base: int, records: int, epoch: int, attributes: int, time_ms: int, body: bytes = b"") -> bytes:

@@ -57,10 +57,7 @@ from operations.options import (
 _LOOK_S = 0.05
 _LONGEST = "transaction.max.timeout.ms"
 _LONGEST_MS = 900_000  # Kafka's default
-_NAMED = 5
-_PANEL_EDGES = 6
-_ENDING_END_S = 30.0
-_ASK_S = 60.0
+_NAMED, _PANEL_EDGES, _ENDING_END_S, _ASK_S = 5, 6, 30.0, 60.0
 _OLDER_THAN_S = 60.0
 ENDED = "aborted"
 _ALREADY_ENDED = "not aborted: it has ended by itself, or its owner has begun another one"

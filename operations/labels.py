@@ -38,8 +38,7 @@ KIND_MEANINGS = {
 OUTCOME_SIGNS = {"committed": "✓", "aborted": "✗", "open": "…"}
 PROOF_SIGNS = {"proven": "✓", "violated": "✗", "inconclusive": "?"}
 SEVERITY_SIGNS = {Severity.OK: "✓", Severity.UNKNOWN: "?", Severity.WARNING: "!", Severity.UNSAFE: "✗"}
-_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
-_FEW = 10
+_MINUTE, _HOUR, _DAY, _FEW = 60, 3600, 86_400, 10
 
 
 def seconds(value: float | None) -> str:

@@ -34,8 +34,7 @@ from operations.labels import NONE, record_time
 from operations.options import advised, chosen_partitions, connected, print_json, table
 from operations.xray.model import Run, RunBuilder
 
-_ASK_S = 60.0
-_POLL_S = 0.5
+_ASK_S, _POLL_S = 60.0, 0.5
 _CHUNK = 2000
 """Offsets of a partition that are held in memory at a time."""
 _WIDEST = 300

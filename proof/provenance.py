@@ -34,8 +34,7 @@ _BESIDE = ("brew.claims.", "brew.observability.")
 SINK_ROWS = {"F39", "F40", "F41", "F42", "F43"}
 _PARSING = threading.Lock()  # Python 3.11's parser fails if two threads parse at once, as a campaign's lanes do
 _PACKAGES = ("confluent-kafka", "kafka-python", "pyspark")
-_GIT_S = 10.0
-_SHOWN = 12
+_GIT_S, _SHOWN = 10.0, 12
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,7 @@ _ITEMS = ("espresso", "flat white", "cortado", "cappuccino", "cold brew", "filte
 _VARIANTS = 1024
 _OPENING_DAY = datetime(2026, 1, 1, 6, 0, tzinfo=UTC)
 Order = tuple[bytes, bytes | None]
-_CHUNK = 10_000
-_LAST_ORDERS = 200
+_CHUNK, _LAST_ORDERS = 10_000, 200
 _KEY = re.compile(rb"(?:gold|silver|bronze|standard)-(?:[a-z]+-)?([0-9]{6,15})")
 _MOST_PER_TRANSACTION = 100
 Record = tuple[int, Order]

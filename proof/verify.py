@@ -41,8 +41,7 @@ from proof.oracle import Profiles
 _CHUNK = 1024 * 1024
 # Inputs are read this far ahead, so that an output's input has been read although partitions take turns.
 _AHEAD = 50_000
-_OFFSET_BATCHES = 200
-_SETTLE_S, _COMMITTED_S, _PAUSE_S = 5.0, 10.0, 0.1
+_OFFSET_BATCHES, _SETTLE_S, _COMMITTED_S, _PAUSE_S = 200, 5.0, 10.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)

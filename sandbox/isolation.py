@@ -30,9 +30,7 @@ CLIENTS = "clients"
 
 _PREFIX = "brew"
 _RANGE = ipaddress.IPv4Network("10.213.0.0/16")
-_HOST_PART = 254
-_COMMAND_S = 10
-_TRIES = 50
+_HOST_PART, _COMMAND_S, _TRIES = 254, 10, 50
 _NO_DISK = "omit --data-size-mb"
 
 

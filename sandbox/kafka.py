@@ -39,9 +39,7 @@ from sandbox.process import (
 from sandbox.secure import Security
 
 _STARTED = b"Kafka Server started"
-_POLL_S = 0.02
-_START_S, _STOP_GRACE_S = 120.0, 15.0
-_PORT_CHOICES = 3
+_POLL_S, _START_S, _STOP_GRACE_S, _PORT_CHOICES = 0.02, 120.0, 15.0, 3
 
 
 @dataclass(frozen=True, slots=True)

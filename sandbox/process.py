@@ -107,9 +107,7 @@ def require_free(port: int) -> None:
     raise PortTaken(f"port {port} is taken by {holder}; stop it, or choose another with --port")
 
 
-_STILL_S, _LOOK_S = 5.0, 0.002
-_POLL_S = 0.02
-_LAST_LINES = 12
+_STILL_S, _LOOK_S, _POLL_S, _LAST_LINES = 5.0, 0.002, 0.02, 12
 _ADDRESS_IN_USE = b"Address already in use"
 # The clock that start times are computed from may be adjusted while a server runs.
 _CLOCK_SLACK_S = 2.0

@@ -29,8 +29,7 @@ from sandbox.process import write_private
 ADMIN, BROKER = "admin", "broker"
 USERS = (ADMIN, *acl.USERS)
 _RENEW = dt.timedelta(days=2)
-_PASSWORD_BYTES = 24
-_AN_HOUR_AGO = -1 / 24
+_PASSWORD_BYTES, _AN_HOUR_AGO = 24, -1 / 24
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 _LOOK_S = 0.01
 _CONNECTIONS_IN_A_ROW = 12

@@ -27,8 +27,7 @@ from sandbox.process import HOST, Identity, ServerProcess, await_start, free, re
 # For making the data, and again for the start: no bound for a busy machine (idle: 2 s for PostgreSQL, 9 s for the
 # registry), since a server that ends instead is noticed at once.
 _START_S = 120.0
-_STOP_S = 15.0
-_ANSWER_S = 2
+_STOP_S, _ANSWER_S = 15.0, 2
 
 
 @dataclass(frozen=True, slots=True)

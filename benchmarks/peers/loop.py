@@ -26,9 +26,7 @@ from brew.names import ExitCode
 from brew.offsets import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC
 from brew.records import ERROR_REASON
 
-_POLL_S = 0.1
-_PATIENCE_S = 30.0
-_ROOM_S = 0.005
+_POLL_S, _PATIENCE_S, _ROOM_S = 0.1, 30.0, 0.005
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,8 +207,7 @@ def _harmless(content: dict[str, str] | None) -> Text:
     return Text(("hex " if kind == "hex" else "") + cut + more)
 
 
-_WIDE = 240
-_LONGEST_GROUP = 200
+_WIDE, _LONGEST_GROUP = 240, 200
 
 
 _place = options(

@@ -127,9 +127,7 @@ class ReplayRules:
         return ReplayRecord(letter, partition, value, headers)
 
 
-_MAX_ERROR_LENGTH = 200
-_PIECE_BYTES = 64 * 1024
-_MOST_EDITED_BYTES = 64 * 1024 * 1024
+_MAX_ERROR_LENGTH, _PIECE_BYTES, _MOST_EDITED_BYTES = 200, 64 * 1024, 64 * 1024 * 1024
 
 
 class RepairFailed(Exception):

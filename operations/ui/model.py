@@ -95,8 +95,7 @@ class Proof:
 
 LOOKING = "looking"
 KEPT = 60
-_WINDOW_S = 5.0
-_RATE_S = 10.0
+_WINDOW_S, _RATE_S = 5.0, 10.0
 _MOMENTARY = {State.STUCK, State.FENCED}
 
 

@@ -25,10 +25,8 @@ POLICY = (
 _CELLS = ("p", "state", "does", "rate", "left", "position", "last", "tail")
 _TILES = ("rate", "left", "states", "outcomes", "proof", "preflight")
 _MARKED = ("flow", "tail", "proof", "preflight")
-_TAIL_WIDE, _TAIL_HIGH = 480, 16
-_MOST_COLUMNS = 120
-_LEAST_WIDE, _LEAST_SHARE = 1.4, 0.1
-_EDGE = 6
+_TAIL_WIDE, _TAIL_HIGH, _MOST_COLUMNS = 480, 16, 120
+_LEAST_WIDE, _LEAST_SHARE, _EDGE = 1.4, 0.1, 6
 
 
 def parts(view: View) -> dict[str, Markup]:

@@ -139,10 +139,7 @@ class Poller(Generic[_T]):
         self.answer = replace(answer, took_s=time.monotonic() - began)
 
 
-_TAIL_EVERY = 2
-_PROOF_EVERY_S = 2.0
-_PREFLIGHT_EVERY_S = 60.0
-_PREFLIGHT_PATIENCE_S = 40.0
+_TAIL_EVERY, _PROOF_EVERY_S, _PREFLIGHT_EVERY_S, _PREFLIGHT_PATIENCE_S = 2, 2.0, 60.0, 40.0
 _LEAVE_S = 0.5
 
 

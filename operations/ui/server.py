@@ -42,9 +42,7 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-_KEEPALIVE_S = 2.0
-_GRACE_S = 1
-_MOST_READERS = 200
+_KEEPALIVE_S, _GRACE_S, _MOST_READERS = 2.0, 1, 200
 
 
 @dataclass(slots=True)

@@ -126,8 +126,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-_MOST_BYTES = 16 * 1024 * 1024
-_MOST_BACK = 10_000
+_MOST_BYTES, _MOST_BACK = 16 * 1024 * 1024, 10_000
 _EXACT = 200  # counting records means reading batches; an exact count only matters near the end of a log
 
 

@@ -217,8 +217,7 @@ def _in_background(terminal: int) -> bool:
         return False
 
 
-_TICK_S = 0.05
-_ONCE_S = 12.0
+_TICK_S, _ONCE_S = 0.05, 12.0
 
 
 @click.command("top")

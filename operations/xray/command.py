@@ -33,8 +33,7 @@ from operations.xray.model import Run, RunBuilder, Strip
 from operations.xray.render import MOST_COLUMNS, document
 from operations.xray.timeline import Positions, Xray, assign_write_times, committed_positions, read, timeline
 
-_LAST = 1_000_000
-_ASK_S = 60.0
+_LAST, _ASK_S = 1_000_000, 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,17 +18,11 @@ from operations import labels
 from operations.xray.model import ORDER, Bounds, Column, Kind, Run, Sources, Strip, Timeline, binned, columns
 from operations.xray.timeline import Xray
 
-WIDTH = 1000
-LEFT = 128
-PLOT = 762
+WIDTH, LEFT, PLOT = 1000, 128, 762
 MOST_COLUMNS = PLOT // 2
-HIGH = 18
-MOST_STEPS = 400
-_ABOVE, _BELOW, _GAP = 15, 15, 10
-_THIN = 7
-_TOP = 62
-_LEAST = 1.5
-_GLYPH = 9
+HIGH, MOST_STEPS = 18, 400
+_ABOVE, _BELOW, _GAP, _THIN = 15, 15, 10, 7
+_TOP, _LEAST, _GLYPH = 62, 1.5, 9
 
 _SIGNS = {
     Kind.PLAIN: ("▒", "blue"),
@@ -39,9 +33,7 @@ _SIGNS = {
     Kind.ABORT_MARKER: ("┆", "bold red"),
 }
 _NOTHING = ("·", "dim")
-_LABEL = 12
-_LEAST_ROOM = 20
-_WIDEST_OFFSET = 3
+_LABEL, _LEAST_ROOM, _WIDEST_OFFSET = 12, 20, 3
 
 Box = tuple[str, str, str, str, str, str]
 """Class, x, y, width and height of a rectangle, and the moments at which it appears and its outcome is known."""

@@ -25,11 +25,9 @@ from proof.campaign.cell import Need
 from proof.campaign.programs import ROOT, repeated
 
 CLIENTS = "clients"
-_COMMAND_S = 240.0
-_POLL_S = 0.05
+_COMMAND_S, _POLL_S = 240.0, 0.05
 _GUARD = 'read -r word || { "$@"; rm -rf -- "$0"; }'
-_ALL = 3
-_HEAP_MB = 512
+_ALL, _HEAP_MB = 3, 512
 _DISK_MB = 4096  # of the last broker; an hour of mixtures writes more than 512 MiB
 # Kafka creates its internal topics at first use.
 _INTERNAL = (cluster_admin.OFFSETS, cluster_admin.TRANSACTIONS)

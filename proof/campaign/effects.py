@@ -31,8 +31,7 @@ COPIES = "copies"
 LEADERS_MOVED = "leaders_moved"
 HOLDERS = "holders"
 """Event: writers seen with a lease holder, a process connected to its driver (docs/decisions/0009)."""
-_TRIES = 400
-_FENCED_S, _DIE_S, _LOOK_S = 5.0, 10.0, 0.03
+_TRIES, _FENCED_S, _DIE_S, _LOOK_S = 400, 5.0, 10.0, 0.03
 _PYTHON = "python"
 _CGROUPS = (Path("/sys/fs/cgroup/freezer"), Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
 _PROCS = "cgroup.procs"

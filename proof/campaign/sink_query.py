@@ -36,8 +36,7 @@ from proof.checking.sink_batches import NO_BATCH, BatchHistory, SeenRow
 COUNT, COPY, KEYED, RAND, JOIN = "count", "copy", "keyed", "rand", "join"
 MOST = 100
 """The most offsets in a batch."""
-START_S, END_S, ASK_S = 120.0, 180.0, 20.0
-BATCHES = 3
+START_S, END_S, ASK_S, BATCHES = 120.0, 180.0, 20.0, 3
 _ALL = "1000000"
 """The same for the last run: a backlog of feeding is one batch, however slow the machine is."""
 _LOOK_S = 0.05

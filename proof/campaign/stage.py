@@ -29,14 +29,11 @@ from proof.campaign.journals import Journals, Kill, first_commit
 from proof.campaign.programs import Background, Program, Programs
 from proof.seed import orders, spoiled
 
-_POLL_S = 0.005
-_ASK_S, _OPEN_S, _READ_S = 30.0, 20.0, 120.0
+_POLL_S, _ASK_S, _OPEN_S, _READ_S = 0.005, 30.0, 20.0, 120.0
 WRITER = (sys.executable, "-m", "pipeline", "run")
 FEED_RATE = 300
-_KILLS_PER_TIME = 5
-_EVERY_S, _FLUSH_S, _TIMEOUT_S = 0.05, 20.0, 120.0
-_FIRST = 10_000_000
-_BAD_EVERY = 50
+_KILLS_PER_TIME, _EVERY_S, _FLUSH_S, _TIMEOUT_S = 5, 0.05, 20.0, 120.0
+_FIRST, _BAD_EVERY = 10_000_000, 50
 _Found = TypeVar("_Found")
 
 

@@ -27,8 +27,7 @@ from proof.campaign.programs import Background
 from proof.claims.history import Belief, History, broken, uncovered
 
 _JOIN_S, _TURN_S, _LEAVE_S, _AGAIN_S = 30.0, 3.0, 3.0, 0.2
-_LOOKS_PER_INTERVAL = 10
-_LOOK_S, _READ_S, _WATCHING_JOIN_S = 0.02, 5.0, 10.0
+_LOOKS_PER_INTERVAL, _LOOK_S, _READ_S, _WATCHING_JOIN_S = 10, 0.02, 5.0, 10.0
 _RACE_S, _JITTER_S = 60.0, 0.004
 _INTERVAL_S = 60.0  # long enough that no member becomes stale while it waits for the others
 

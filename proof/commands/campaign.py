@@ -44,8 +44,7 @@ _run_options = options(
 )
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _SIZE = "1280,1800"
-_TOLD = 400
-_PICTURE_S = 60.0
+_TOLD, _PICTURE_S = 400, 60.0
 
 
 def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -> list[int]:

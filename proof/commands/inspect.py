@@ -46,8 +46,7 @@ from proof.findings import Report
 from proof.verify import PipelineUnderTest, VerifyOptions
 from proof.verify import verify as judge
 
-_JOURNAL_S = 60.0
-_ASK_S, _READ_S = 30.0, 3600.0
+_JOURNAL_S, _ASK_S, _READ_S = 60.0, 30.0, 3600.0
 _ISOLATION = [names.READ_COMMITTED, names.READ_UNCOMMITTED]
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 _THERE = click.Path(path_type=Path, exists=True)

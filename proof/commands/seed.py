@@ -34,8 +34,7 @@ from proof.seed import Seeding, Writer
 # Outputs are longer than inputs: two more fields and three more headers.
 ROOM_BYTES = 65_536
 _ANY = -1  # partition by the key's murmur2 hash, as Java producers do
-_KEPT_MS = 24 * 3600 * 1000
-_CHUNK = 10_000
+_KEPT_MS, _CHUNK = 24 * 3600 * 1000, 10_000
 _NATURAL, _COUNT, _PARTITIONS = click.IntRange(0), click.IntRange(0, 100_000_000), click.IntRange(1, 10_000)
 _TIMEOUT_S = click.FloatRange(1, 900)
 _SHARES = {"gold": 5, "silver": 15, "bronze": 30, "standard": 50}

@@ -20,8 +20,7 @@ from brew.html import visible
 from proof.report.results import MATRIX, TITLES, UNKNOWN, Provenance, Result, Standing
 from proof.report.summary import Cell, Strip, Summary, Times, seconds_text
 
-_KEPT = 25
-_LISTED = 12
+_KEPT, _LISTED = 25, 12
 _NO_TITLE = "not in the matrix"
 _LABELS = {"all": "all", "control": "controls", "not-run": "not run"}
 _CONTROLS = "These break the protocol on purpose. They must be caught, or the experiment around them is not believed."

@@ -29,13 +29,11 @@ from proof.wire.rules import NO_DELAY, Action, CaughtFrame, DelayedChannel, Netw
 
 HOST = "127.0.0.1"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-_BUFFER = 4 * 1024 * 1024
-_CONNECT_S = 30.0
+_BUFFER, _CONNECT_S = 4 * 1024 * 1024, 30.0
 # An accepted connection reaches its handler in the loop's third turn; an aborted one frees its socket in the next.
 _CLOSING_TURNS = 8
 _START_S = _CALL_S = 15.0
-_KEPT = 20_000
-_FRAME_MAX, _SETTLE_S = 1 << 29, 30.0
+_KEPT, _FRAME_MAX, _SETTLE_S = 20_000, 1 << 29, 30.0
 _DONE = {Action.HOLD: "held", Action.DROP: "dropped", Action.DELAY: "delayed", Action.CUT: "cut"}
 
 

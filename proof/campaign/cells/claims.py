@@ -23,10 +23,8 @@ _DRIVERS, _DRIVER_S = 2, 1.0
 _TAKEN_S, _FIRST_COMMIT_S = 2 * INTERVAL_S + 2.0, 2 * _DRIVER_S + 3.0
 _NEW_LEADER_S = 15.0  # as in rows F14 and F17
 CELLS = CellTable(path="claims", bound_s=_TAKEN_S, limit_s=900.0, judged=False)
-_SHOWN, _SPREAD_S = 5, 40.0
-_ROUNDS_PER_KILL = 10
-_SHORT, _LONG = 2, 8
-_ASK_S, _START_S = 20.0, 60.0
+_SHOWN, _SPREAD_S, _ROUNDS_PER_KILL = 5, 40.0, 10
+_SHORT, _LONG, _ASK_S, _START_S = 2, 8, 20.0, 60.0
 _SNAPSHOT_RECORDS, _KEPT = 200, 100
 _SKEWS = (("--skew-s", "60"), ("--skew-s", "-60"), ("--rate", "0.6"), ("--rate", "1.6"))
 _TWO_STAND_BY = "the one of two drivers that works is killed, the other stands by"

@@ -16,8 +16,7 @@ from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable(moment="between runs")
 unjudged = partial(CELLS, judged=False)
-_ASK_S, _REFUSED_S = 30.0, 60.0
-_HIJACKS, _FENCED_FAST = 10, 33_000
+_ASK_S, _REFUSED_S, _HIJACKS, _FENCED_FAST = 30.0, 60.0, 10, 33_000
 # An epoch has 15 bits; the last value is never assigned.
 _EPOCHS = 32_766
 under_load = partial(CELLS, moment="under load", bound_s=15.0)

@@ -18,8 +18,7 @@ from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment
 
 CELLS = CellTable(moment="always", needs={Need.SANDBOX, Need.THREE, Need.NETWORKS})
-_ROUND_S, _BEAT_S = 30.0, 2.0
-_QUIET, _MOST = 0.25, 3
+_ROUND_S, _BEAT_S, _QUIET, _MOST = 30.0, 2.0, 0.25, 3
 # Effects of all kinds of faults: some transactions are fenced, some aborted with records in the log.
 _ABORTED = {"fences": 1, "aborted_records": 1}
 

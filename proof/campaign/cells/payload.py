@@ -26,9 +26,7 @@ from proof.seed import Writer
 MAX_BYTES = 4096
 MAX_DEPTH = 20
 """Limits set for the program under test, low enough for thousands of payloads around them."""
-_MIB = 1024 * 1024
-_MOST_NESTED = 6
-_MOST_MEMBERS = 5
+_MIB, _MOST_NESTED, _MOST_MEMBERS = 1024 * 1024, 6, 5
 _GIANTS = (1, 10)
 Payload = tuple[bytes | None, bytes | None]
 Random = random.Random
@@ -195,8 +193,7 @@ KINDS: tuple[Callable[[Random], bytes | None], ...] = (
 )
 """The kinds, in turn, so that each is among the first few dozen."""
 CELLS = CellTable(moment="always", limit_s=600.0)
-_LARGEST, _CHUNK = 16 * 1024 * 1024, 1000
-_FLUSH_S, _ASK_S = 120.0, 60.0
+_LARGEST, _CHUNK, _FLUSH_S, _ASK_S = 16 * 1024 * 1024, 1000, 120.0, 60.0
 _RSS_MIB, _MOST_SHOWN = 600, 5
 # Two thirds of the payloads are unreadable; for most of these, only parsing shows it.
 _PARSED_OF = 2

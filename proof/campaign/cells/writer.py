@@ -15,8 +15,7 @@ from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment, StalledError
 
 CELLS = CellTable()
-_PER_TRANSACTION = 20
-_PROBABILITY = 0.1
+_PER_TRANSACTION, _PROBABILITY = 20, 0.1
 # How many orders a loop uses per kill, with a margin; missing ones are seeded on demand.
 _PER_KILL = 1.5 * _PER_TRANSACTION / _PROBABILITY
 _RESERVE = 1000
