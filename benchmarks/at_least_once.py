@@ -28,11 +28,7 @@ from pipeline.__main__ import main
 
 
 class OutputThenOffsets:
-    """
-    Implements the port of `KafkaTransaction` without transactions: an idempotent producer and a consumer per partition.
-
-    Both are reused from one range to the next, as in any program that needs no fence.
-    """
+    """The port of `KafkaTransaction` without transactions; a partition's two clients serve all ranges."""
 
     _kept: dict[tuple[str, int], tuple[Producer, Consumer]] = {}  # noqa: RUF012 - shared by all ranges on purpose
 

@@ -59,11 +59,7 @@ def stop(tree: Tree) -> Usage:
 
 
 def _await_drained(cluster: BenchmarkCluster, topics: RunTopics, tree: Tree, deadline: Deadline) -> None:
-    """
-    Wait until the group has reached the input's end and no transaction is open on the output.
-
-    The input is written without transactions, because some contenders never advance past markers at a log's end.
-    """
+    """Wait until the group is at the input's end, where no markers are, and no transaction is open on the output."""
     ends = EndOffsets(cluster.connection, topics.input, PARTITIONS).ask()
     downstream = [EndOffsets(cluster.connection, topic, PARTITIONS) for topic in (topics.output, topics.dead_letter)]
     reader = consumer(cluster.connection, topics.group, READ_UNCOMMITTED)
@@ -82,10 +78,8 @@ def _await_drained(cluster: BenchmarkCluster, topics: RunTopics, tree: Tree, dea
 
 def verified(cluster: BenchmarkCluster, contender: Contender, topics: RunTopics, records: int) -> str:
     """
-    Return the proof's verdict on a run's output; a fast wrong run is not a result.
-
-    A sink without transactions has no position in Kafka, so the input's end is taken as the position that it claims.
-    The proof may find violations only of what a contender does not promise.
+    Return the proof's verdict on an output; it may find violations only of what the contender does not promise. A sink
+    without transactions has no position in Kafka: the input's end is what it claims.
     """
     if not contender.exactly_once:
         ends = EndOffsets(cluster.connection, topics.input, PARTITIONS).ask()
@@ -303,11 +297,7 @@ _STANDS_BY, _IS_WARM = " stands by, ", " is warm"
 
 
 def restart(cluster: BenchmarkCluster, contender: Contender, master: str, records: int, number: int) -> Restart:
-    """
-    Kill the contender inside a transaction (or while it writes, without any), and start the same command again.
-
-    With a standby, the time runs from the kill until the standby takes over.
-    """
+    """Kill the contender inside a transaction, and start it again; a standby takes over instead."""
     topics = create_run_topics(cluster, contender, cluster.input_of(records), f"restart-{number}")
     ends = EndOffsets(cluster.connection, topics.output, PARTITIONS)
     command = contender.command(topics, master, False)

@@ -39,12 +39,7 @@ class Spread:
 
 
 def rounds(names: Sequence[str], repeat: int, *, paired: bool) -> list[tuple[int, list[str]]]:
-    """
-    Return (number, order of contenders) for every round.
-
-    All run in each round, and the order is reversed each time, so that none is always first. ``paired``: the first name
-    runs right beside each of the others in rounds of two, which keeps drift out of the ratio.
-    """
+    """Return (number, contenders in order) per round, reversed each time; ``paired``: the first and one other each."""
     groups = [[names[0], other] for other in names[1:]] if paired else [list(names)]
     planned = [group[::-1] if number % 2 else group for number in range(repeat) for group in groups]
     return list(enumerate(planned, 1))
@@ -70,12 +65,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def delays_ms(sent: Mapping[bytes, float], received: Mapping[bytes, float], since: float) -> list[float]:
-    """
-    Return the milliseconds from sending to receiving, for everything sent at ``since`` (monotonic seconds) or later.
-
-    Raises:
-        ValueError: a sent record was not received; leaving it out would improve the result.
-    """
+    """Return the ms from sending to receipt, for all sent since ``since``; `ValueError` if a record was lost."""
     lost = sent.keys() - received.keys()
     if lost:
         raise ValueError(f"{len(lost)} of {len(sent)} records were sent and not received")
@@ -84,12 +74,7 @@ def delays_ms(sent: Mapping[bytes, float], received: Mapping[bytes, float], sinc
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """
-    One drain of a backlog; seconds count from process start, memory is the peak sum of PSS in MiB.
-
-    ``broker``: the kind of broker, a key of `environment.BROKERS`. ``resident_mib``: the peak sum of resident sizes;
-    0 in results from before it was measured.
-    """
+    """One drain of a backlog; seconds from process start, peak sums of PSS and of resident sizes (0: not measured)."""
 
     contender: str
     records: int
@@ -111,11 +96,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """
-    Seconds from a restart after `kill -9` to the first new record, and to the end of the backlog.
-
-    ``duplicates``: number of records that a sink without transactions wrote twice because of the kill.
-    """
+    """Seconds from a restart after `kill -9`; ``duplicates``: records written twice, by a sink without transactions."""
 
     contender: str
     records: int
@@ -130,12 +111,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """
-    A run on paced orders; delays run from `produce()` to receipt by a `read_committed` reader.
-
-    ``first_commit_s``: time from process start to the first of a few records that were already waiting.
-    ``cores``: CPU time of the whole tree divided by the measured time.
-    """
+    """A run on paced orders, from `produce()` to a `read_committed` reader; ``cores``: CPU time by measured time."""
 
     contender: str
     round: int

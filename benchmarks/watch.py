@@ -110,11 +110,7 @@ def throughput(sights: Sequence[VisibilitySample], started: float, records: int)
 def first_record(
     connection: Connection, topic: str, positions: Mapping[int, int], group: str, deadline: Deadline
 ) -> float:
-    """
-    Return when a `read_committed` consumer at ``positions`` receives a record.
-
-    Only a record counts: fencing moves the last stable offset past aborted records that no reader sees.
-    """
+    """Return when a `read_committed` reader gets a record: a fence moves the last stable offset past aborted ones."""
     reader = consumer(connection, group, READ_COMMITTED, **{"fetch.wait.max.ms": 20})
     try:
         reader.assign([TopicPartition(topic, p, offset) for p, offset in positions.items()])

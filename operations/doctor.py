@@ -74,10 +74,8 @@ _STYLES = {Kind.HANGING: "bold red", Kind.LINGERING: "yellow", Kind.UNKNOWN: "cy
 @dataclass(frozen=True)
 class Scope:
     """
-    What to examine: ``topics`` (none: all), and one pipeline's ``group`` or sink's name (None: all transactions).
-
-    An open transaction older than ``older_than_s`` is lingering. At most ``most_groups`` groups are asked for offsets,
-    those of the open transactions first.
+    What to examine: ``topics`` (none: all), and one pipeline's ``group`` or sink's name (None: all transactions). At
+    most ``most_groups`` groups are asked for offsets, those of the open transactions first.
     """
 
     topics: Collection[str] = ()
@@ -88,12 +86,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class TransactionsSnapshot:
-    """
-    The open transactions, the partitions' read bounds, and the groups' positions in the affected partitions.
-
-    ``unavailable``: what could not be read, with the brokers' reason; ``unread``: how many partitions of it.
-    ``assumed``: the brokers' maximum transaction timeout could not be read.
-    """
+    """Open transactions, read bounds, groups' positions; ``assumed``: the longest time-out could not be read."""
 
     cases: tuple[Diagnosis, ...]
     bounds: Mapping[Place, ReadBounds]
@@ -168,11 +161,7 @@ def _within(case: Diagnosis, scope: Scope) -> bool:
 def _diagnosed(
     transactions: TransactionsAdmin, held_back: list[Place], age_limits: AgeLimits
 ) -> tuple[list[Diagnosis], dict[Place, str]]:
-    """
-    Ask the leaders, then the coordinators, then the leaders again to confirm those that appear to be hanging.
-
-    Returns also the partitions that could not be asked, with the reason.
-    """
+    """Ask leaders, coordinators, and leaders again about hanging ones; also return the partitions that were refused."""
     held, refused = _held(transactions, held_back)
     known = {transaction.transactional_id: transaction for transaction in transactions.ongoing()}
     by_producer = transactions.of_producers(transaction.producer_id for transaction in held)
@@ -196,10 +185,7 @@ def _held(transactions: TransactionsAdmin, places: list[Place]) -> tuple[list[Pa
 
 def abort_transaction(connection: Connection, case: Diagnosis, deadline: Deadline) -> bool:
     """
-    Abort one transaction, and return once it no longer holds back any partition.
-
-    The brokers are asked again first. Returns False, without aborting anything, if the transaction has ended by itself
-    or its owner has begun another one since. Only milliseconds pass between that answer and the fence.
+    Abort one transaction, and return once it holds back no partition; False if it, or another of its owner, goes on.
 
     Raises:
         Refused: the brokers refused the marker; the message has Kafka's own command.
@@ -313,12 +299,7 @@ def _panel(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> P
 
 @dataclass
 class AbortReport:
-    """
-    Outcome of each selected transaction.
-
-    ``over``: ended by itself, or its owner has begun another one. ``left``: not confirmed, or within its timeout.
-    ``failed``: could not be aborted, and why.
-    """
+    """Outcome of each chosen transaction; ``over``: ended by itself; ``left``: not confirmed, or within its timeout."""
 
     ended: list[Diagnosis] = field(default_factory=list)
     over: list[Diagnosis] = field(default_factory=list)
@@ -340,11 +321,7 @@ def abort_transactions(
     agreed: Callable[[Diagnosis], bool],
     tell: Callable[[Diagnosis, str], None],
 ) -> AbortReport:
-    """
-    Abort the transactions that ``agreed`` confirms, and pass each outcome to ``tell`` as soon as it is known.
-
-    A failure does not stop the others; it is reported with what to do next.
-    """
+    """Abort what ``agreed`` confirms, and pass each outcome to ``tell`` at once; a failure does not stop the others."""
     report = AbortReport()
     for case in picked:
         if not agreed(case):

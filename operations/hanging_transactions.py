@@ -81,11 +81,7 @@ class Diagnosis:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """
-        The names that `--abort` accepts for it: its id, or `topic/partition/producer-id`.
-
-        A hanging transaction cannot be named by its id, because the id's current owner must not be fenced.
-        """
+        """Names that `--abort` accepts: its id, or TOPIC/PARTITION/PRODUCER-ID; a hanging one has only the latter."""
         partitions = tuple(f"{hold.topic}/{hold.partition}/{hold.producer_id}" for hold in self.holds)
         by_partition = self.transactional_id is None or (self.kind is Kind.HANGING and bool(partitions))
         return partitions if by_partition else (str(self.transactional_id), *partitions)
@@ -205,12 +201,7 @@ def blocked_partitions(
 def select_to_abort(
     cases: Iterable[Diagnosis], names: Collection[str], *, everything: bool, young: bool = False
 ) -> list[Diagnosis]:
-    """
-    Return the cases to abort: the named ones of any kind, or all that are hanging or past their own timeout.
-
-    ``young`` adds those lingering within their timeout, because the user said whose they are and how old is too old.
-    Names that match nothing are ignored here; see `unmatched`.
-    """
+    """Return the named cases, or all that are hanging or past their timeout; ``young``: also those within it."""
 
     def picked(case: Diagnosis) -> bool:
         late = case.kind is Kind.HANGING or (case.kind is Kind.LINGERING and (young or case.overdue))

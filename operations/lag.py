@@ -39,8 +39,7 @@ class Observer:
     """
     Takes snapshots of a group's partitions repeatedly, with the same clients.
 
-    ``exact``: the most offsets for which raw batches are read to count records; above it the count is an upper bound.
-    ``ages``: also read the first remaining record of each partition, unless the position has not moved.
+    ``exact``: the most offsets for which records are counted exactly. ``ages``: also read the first remaining record.
     ``unavailable``: what could not be read for the last snapshot, or None.
     """
 
@@ -294,12 +293,7 @@ def _of_sink(group: str, sink: Mapping[str, Any]) -> str:
 
 
 def late(document: Mapping[str, Any], limit_s: float | None) -> bool:
-    """
-    Return whether the oldest readable record is older than ``limit_s``; False if there is no limit.
-
-    Raises:
-        Refused: a partition's age is unknown, and no known age exceeds the limit.
-    """
+    """Return whether the oldest readable record is older than ``limit_s``; `Refused` if that can't be known."""
     if limit_s is None or (_least_lag_s(document) or 0) > limit_s:
         return limit_s is not None
     if untold := [row for row in document["partitions"] if row["lag_s"] is None]:

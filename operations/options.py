@@ -154,11 +154,7 @@ def table(
     narrow: Sequence[str] = (),
     **more: Any,
 ) -> Table:
-    """
-    Return a table in which long text wraps; columns in ``right`` (right-aligned) and ``narrow`` do not.
-
-    A string is shown as it is: rich would take `:ox:` in a name for an emoji, and `[/a]` for markup.
-    """
+    """Return a table in which text wraps, except in ``right`` and ``narrow`` columns; strings hold no markup."""
     drawn = _WholeTable(pad_edge=False, **more)
     for head in heads:
         kept = head in right or head in narrow

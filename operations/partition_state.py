@@ -23,11 +23,7 @@ class Remaining:
 
 
 class RemainingRecordsCounter:
-    """
-    Counts the visible records of `[start, until)` from raw batches, which are added in log order from ``start`` on.
-
-    A transaction below the last stable offset may have its marker above it, so batches from ``until`` on count, too.
-    """
+    """Counts the visible records of `[start, until)` from raw batches in log order; markers may lie above ``until``."""
 
     def __init__(self, start: int, until: int) -> None:
         self._start, self._until = start, until
@@ -85,8 +81,7 @@ class PartitionSnapshot:
     """
     One partition at one moment.
 
-    ``holders`` hold back its last stable offset; ``own`` is the pipeline's transaction as its coordinator reports it.
-    ``oldest_ms``: the timestamp of the first remaining record, if it was read.
+    ``holders`` hold back its last stable offset; ``own`` is the pipeline's transaction, as its coordinator reports it.
     """
 
     partition: int

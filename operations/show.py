@@ -223,14 +223,7 @@ def follow_log(
     say: Callable[[list[dict[str, Any]]], None],
     topic_id: str,
 ) -> None:
-    """
-    Print new records from ``starts`` on, until stopped; an open record is not printed again once committed.
-
-    ``topic_id``: of the topic that ``starts`` belong to; one that was recreated is shown from its first record on.
-
-    Outages of the brokers are reported on stderr. Clients are opened anew after one, as they may have lost the brokers
-    for good.
-    """
+    """Print new records until stopped, each once, with new clients after an outage; a recreated topic from its start."""
     outage = Outage(connection.bootstrap, "no record is shown", None)
     while True:
         try:

@@ -56,11 +56,7 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """
-    One finding: the place of the record (or of the input that lacks an output), and what is wrong.
-
-    Outside logs, ``topic`` is a name such as a file's, ``offset`` a place in it, and ``partition`` is -1.
-    """
+    """What is wrong with a record, or with an input without output; outside logs, ``partition`` is -1."""
 
     name: Name
     topic: str

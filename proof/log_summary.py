@@ -18,12 +18,7 @@ from brew.offsets import LogOffsets
 
 @dataclass(frozen=True, slots=True)
 class LogCounts:
-    """
-    The records of one partition's log, each counted once.
-
-    ``visible``: a `read_committed` reader gets them; ``waiting``: committed or non-transactional, but held back by the
-    last stable offset; ``open``: their transaction has no marker yet.
-    """
+    """Records of a partition, each counted once; ``waiting``: held back by the LSO; ``open``: without a marker yet."""
 
     visible: int = 0
     waiting: int = 0
@@ -33,12 +28,7 @@ class LogCounts:
 
 
 def fold(batches: Iterable[RawBatch], log: LogOffsets) -> LogCounts:
-    """
-    Count the records of `[log.first, log.end)`; batches come in log order.
-
-    A marker decides all records that its producer wrote since the previous marker. Memory grows with the number of open
-    transactions, not with the log.
-    """
+    """Count the records of `[log.first, log.end)`; a marker decides those that its producer wrote since the last."""
     visible = waiting = aborted = control = 0
     running: dict[int, list[int]] = {}  # by producer: records since its last marker, below and from the LSO on
     for batch in batches:
@@ -72,11 +62,7 @@ def topic_offsets(client: AdminClient, topic: str, deadline: Deadline) -> dict[i
 
 
 def end_offsets(connection: Connection, names: list[str], deadline: Deadline) -> list[dict[str, Any]]:
-    """
-    Read every partition of ``names`` once (if empty: of all topics except Kafka's own), and count its records.
-
-    Return topic, partition, the fields of `LogOffsets` and those of `LogCounts`.
-    """
+    """Read ``names`` (none: all topics but Kafka's own), and count; return rows of `LogOffsets` and `LogCounts`."""
     client = admin(connection)
     rows = []
     for name in names or topics.names(client, deadline):
@@ -87,13 +73,7 @@ def end_offsets(connection: Connection, names: list[str], deadline: Deadline) ->
 
 
 def describe_group(connection: Connection, group: str, topic: str, deadline: Deadline) -> dict[str, Any]:
-    """
-    Return the group's current position in a topic, by partition and in all.
-
-    An offset in an open transaction does not count yet. ``lag``: the offsets from the committed one (the log's start if
-    there is none) to the last stable one. ``behind_stable``: those from there to the end, which wait for the
-    ``open_transactions``.
-    """
+    """Return the group's position in a topic; ``behind_stable`` offsets wait for the ``open_transactions``."""
     client = admin(connection)
     partitions = range(topics.describe_one(client, topic, deadline).partitions)
     known = offsets.committed_by(connection, group, topic, partitions, READ_UNCOMMITTED, deadline)

@@ -1,10 +1,9 @@
 """
 Compute what the pipeline should have written, from input and profiles alone; pure.
 
-Independent of `pipeline/`: it shares the tables of `brew.orders` but no code. Numbers are compared as exact decimals,
-because a float can't represent `0.1000000000000000055` or `12345678901234567890123`.
-
-An output names the profile that it was enriched with. If compaction has removed it, the tier can't be checked.
+It shares the tables of `brew.orders`, but no code. Numbers are compared as exact decimals, because a float can't
+represent `0.1000000000000000055`. If compaction has removed the profile that an output names, its tier can't be
+checked.
 """
 
 from __future__ import annotations
@@ -91,11 +90,7 @@ def _tier(key: bytes | None) -> str:
 
 
 def _only_appended(value: bytes, out: bytes, tier: str) -> bool:
-    """
-    Return whether the output's text is the input's with the two fields appended: the common case, compared exactly.
-
-    The input must also be an object that names a customer and has neither of the two fields.
-    """
+    """Return whether the text is the input's with the two fields appended, and the input an order without them."""
     if value[-1:] != b"}" or out != value[:-1] + _TAILS[tier]:
         return False
     try:
@@ -215,11 +210,7 @@ Row = tuple[int, int, bytes | None, bytes | None, object, int | None]
 
 
 class TierCheck(NamedTuple):
-    """
-    The tier of an output by the profiles' log (None: unknown), or what is wrong with it.
-
-    ``gone``: compaction removed the record that would show it.
-    """
+    """An output's tier by the profiles' log, or what is wrong with it; ``gone``: compaction removed the record."""
 
     tier: str | None = None
     wrong: str | None = None

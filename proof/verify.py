@@ -1,8 +1,4 @@
-"""
-Read input, output, dead letters and the group's offset commits in step, and pass them to the checker.
-
-All logs are read up to a snapshot of their ends.
-"""
+"""Read input, output, dead letters and offset commits in step, up to their present ends, and feed the checker."""
 
 from __future__ import annotations
 
@@ -65,12 +61,7 @@ class PipelineUnderTest:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """
-    The offsets of all logs at one position of the group.
-
-    ``downstream``: all topics that the pipeline writes. ``offset_log``: the group's partition of `__consumer_offsets`,
-    or None if it can't be read.
-    """
+    """All logs' offsets at one position of the group; ``offset_log``: that of its commits, None if it can't be read."""
 
     input: dict[int, LogOffsets]
     downstream: dict[str, dict[int, LogOffsets]]
@@ -95,12 +86,9 @@ class Snapshot:
 
 def snapshot(connection: Connection, claim: PipelineUnderTest, deadline: Deadline, *, settled: bool) -> Snapshot:
     """
-    Read the offsets of all logs, between two equal reads of the group's position.
+    Read all offsets between two equal reads of the group's position; `Refused` if it moves, or is pending.
 
     ``settled``: a position that is still pending after some seconds will stay pending; use the one before it.
-
-    Raises:
-        Refused: a topic is missing, the group moves, or its position is pending.
     """
     client = admin(connection)
     sizes = {n: topics.describe_one(client, n, deadline).partitions for n in (claim.input, *claim.written)}
@@ -340,11 +328,7 @@ def _records(
     ahead: int = 0,
     headers_at: HeadersAt = unreadable,
 ) -> Feed:
-    """
-    Pass on the visible records of one topic; ``ahead``: read this log so many records ahead of the others.
-
-    ``lead`` is called with partition and offset before records up to it are passed on.
-    """
+    """Pass on a topic's visible records, so many ``ahead`` of others; ``lead`` is called with their last offsets."""
     ranges = {p: (log.first, log.last_stable) for p, log in logs.items()}
     total, done = max(1, sum(last - first for first, last in ranges.values())), dict.fromkeys(logs, 0)
     with closing(scan_rows(connection, topic, ranges, READ_COMMITTED, headers_at)) as batches:

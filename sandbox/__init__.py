@@ -1,6 +1,1 @@
-"""
-Real servers on this machine, without containers.
-
-One module per kind of server, such as `kafka`; `process` holds the shared part: processes that outlive the command that
-started them and are never confused with others. `jvm` locates the jars and starts Java programs.
-"""
+"""Real servers on this machine, without containers; a module per kind, `process` for what they share."""

@@ -49,11 +49,7 @@ class Authority:
         write_private(folder / "ca.pem", self.certificate.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, name: str, hosts: Sequence[str] = (), *, days: float = DAYS) -> tuple[bytes, bytes]:
-        """
-        Return a key and a client certificate of ``name``, as PEM, which is also a server certificate for ``hosts``.
-
-        With negative ``days``, it expired that long ago.
-        """
+        """Return key and client certificate as PEM, also a server's for ``hosts``; expired with negative ``days``."""
         key = _key()
         builder = _builder(_name(name), self.certificate.subject, key, days)
         # Strict verification (the default since Python 3.13) requires an authority key identifier.

@@ -1,8 +1,4 @@
-"""
-A real Kafka cluster on this machine: one node, or three with replication.
-
-Starting it formats the data, launches the brokers, and waits until they respond, or reports why they don't.
-"""
+"""A real Kafka cluster on this machine, one node or three with replication: formatted, started, and awaited."""
 
 from __future__ import annotations
 
@@ -127,11 +123,7 @@ def _listens(node: Node) -> bool:
 
 
 class Cluster:
-    """
-    A running cluster, or one that can be started again from its directory.
-
-    Between commands, the state file is authoritative; ``start`` creates or continues a cluster, ``open`` only reads.
-    """
+    """A running cluster, or one to start from its directory; between commands, its state file is authoritative."""
 
     def __init__(self, layout: Layout, settings: Settings) -> None:
         self.layout = layout
@@ -363,11 +355,7 @@ def _check_fits(kept: Layout, brokers: int, settings: Settings) -> None:
 
 
 def make_archive(directory: Path) -> Path:
-    """
-    Create the archive of the classes that a broker loads, which halves the time of later starts; return its path.
-
-    This starts a broker in ``directory``, waits until it responds, and stops it.
-    """
+    """Create the archive of a broker's classes, which halves later starts, by running one; return its path."""
     jvm = Jvm()
     jvm.archive.unlink(missing_ok=True)
     fresh = jvm.archive.with_suffix(".new")

@@ -113,11 +113,7 @@ class Layout:
 
 
 def server_properties(layout: Layout, node: Node, more: Mapping[str, object]) -> str:
-    """
-    Return the content of one node's settings file; ``more`` comes last and takes precedence.
-
-    With three nodes or more, there are three replicas with two in-sync ones required; with fewer, one.
-    """
+    """Return a node's settings, ``more`` last; with three nodes or more, three replicas and two in sync."""
     replicas, needed = (3, 2) if len(layout.nodes) >= 3 else (1, 1)  # noqa: PLR2004 - Kafka's recommendation
     voters = ",".join(f"{n.number}@{n.host}:{n.controller_port}" for n in layout.nodes)
     settings: dict[str, object] = {

@@ -42,12 +42,7 @@ def write_state(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def read_state(path: Path, parse: Callable[[Any], _T], what: str, remedy: str) -> _T | None:
-    """
-    Return a state file's content, or None if there is none.
-
-    Raises:
-        Refused: it is not valid; guessing what ran would leave processes behind, or end foreign ones.
-    """
+    """Return a state file's content, None without one; `Refused` if it is invalid: a guess might end others."""
     if not path.exists():
         return None
     try:
@@ -209,13 +204,7 @@ def await_start(
     deadline: Deadline,
     begin: int = 0,
 ) -> None:
-    """
-    Wait until a server is ready.
-
-    Raises:
-        PortTaken: it ended, since another process got its port first.
-        Refused: it ended, or was not ready in time; with the last lines of ``log``, from byte ``begin`` on.
-    """
+    """Wait until a server is ready; `Refused`, with its log from ``begin`` on, if not in time; `PortTaken` if so."""
     while not ready():
         if not alive():
             refused = not_started(name, "it exited during startup", log, begin)
@@ -239,11 +228,7 @@ def read_from(log: Path, begin: int) -> bytes:
 
 
 def _kill_with_parent(pid: int) -> subprocess.Popen[bytes]:
-    """
-    Start a shell that kills ``pid`` when this program ends for any reason.
-
-    It reads from a pipe whose write end only we hold: a line means that the server has ended, end of file that we have.
-    """
+    """Start a shell that kills ``pid`` once our end of its pipe closes without a word, however this program ends."""
     script = 'read -r word || kill -KILL "$1"'
     command, nowhere = ["/bin/sh", "-c", script, "watch-parent", str(pid)], subprocess.DEVNULL
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=nowhere, stderr=nowhere, start_new_session=True)

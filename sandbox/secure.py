@@ -182,15 +182,7 @@ def document(layout: Layout) -> dict[str, object] | None:
 
 
 def await_certificate(node: Node, path: Path, deadline: Deadline) -> None:
-    """
-    Wait until new connections by password get the certificate in ``path``.
-
-    A broker confirms the changed setting before it uses it, and its network threads, which accept connections in turns,
-    switch to it independently (Kafka 4.1.1).
-
-    Raises:
-        DeadlineExceeded: it still presents another one.
-    """
+    """Wait until each network thread of a broker, which switch on their own, presents the certificate in ``path``."""
     text = path.read_text()
     wanted = ssl.PEM_cert_to_DER_cert(text[text.index(_CERTIFICATE) :])
     in_a_row = 0

@@ -68,10 +68,8 @@ class State:
 
 class SparkCluster:
     """
-    A running cluster, or one that can be started again from its directory, whose state file is authoritative.
-
-    The master stores workers and applications in files, so that it can be restarted during a run. A process is `master`
-    or a worker's number; signals go to it and all its descendants: executors and their Python workers.
+    A running cluster, or one to start from its directory, with a master that may restart during a run. A process is
+    `master` or a worker's number; signals go to it and all its descendants, such as executors.
     """
 
     def __init__(self, directory: Path, state: State, *, ends_with_parent: bool = True) -> None:
@@ -84,12 +82,7 @@ class SparkCluster:
     def start(
         cls, directory: Path, *, workers: int = 3, port: int | None = None, settings: Settings | None = None
     ) -> Self:
-        """
-        Start what is not running: the master, and ``workers`` workers.
-
-        Raises:
-            Refused: the port is taken, pyspark or Java is missing, or a process did not start.
-        """
+        """Start the master and ``workers`` workers, if they don't run; `Refused` if something is missing or fails."""
         settings = settings or Settings()
         directory = directory.resolve() / "spark"
         directory.mkdir(parents=True, exist_ok=True)

@@ -45,11 +45,7 @@ class State:
 
 
 class Store:
-    """
-    One server in one directory; between commands, the state file there is authoritative.
-
-    A subclass defines how its data is prepared, its command line, and when it responds.
-    """
+    """One server in one directory, with a state file; subclasses have its data, command line and health check."""
 
     name: ClassVar[str]
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
@@ -70,15 +66,7 @@ class Store:
         properties: Mapping[str, str] | None = None,
         ends_with_parent: bool = True,
     ) -> Self:
-        """
-        Start the server of ``directory`` with the data it has; a running one is left alone.
-
-        Without ``port``, a new server gets a free one, an old one its own; ``properties`` are the server's own
-        settings. With ``ends_with_parent`` the server ends with this program.
-
-        Raises:
-            Refused: it is not installed, its port is taken, or it did not start.
-        """
+        """Start the server with its data, unless it runs, on ``port``, its own or a free one; `Refused` if it fails."""
         cls.fetch()
         directory = directory.resolve()
         directory.mkdir(parents=True, exist_ok=True)
@@ -236,11 +224,7 @@ _SETTINGS = {
 
 
 class Postgres(Store):
-    """
-    One server with a role and a database `brew`, without password, on the loopback device only.
-
-    PostgreSQL refuses to run as root; started by root, it runs as `postgres`, or `nobody` if there is no such user.
-    """
+    """A role and a database `brew`, without password, on loopback; from root, it runs as `postgres` or `nobody`."""
 
     name: ClassVar[str] = "postgres"
     stop_signal: ClassVar[signal.Signals] = signal.SIGINT  # "fast": sessions are terminated, not waited for
@@ -380,11 +364,7 @@ _HEAP_MB = 384
 
 
 class Registry(Store):
-    """
-    One registry without authentication; its schemas are lost when it stops.
-
-    The first start downloads the application (142 MB) to the folder of the other JVM parts.
-    """
+    """One registry without authentication, in memory; the first start downloads the application (142 MB)."""
 
     name: ClassVar[str] = "registry"
 

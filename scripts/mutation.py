@@ -158,10 +158,8 @@ def run(area: Area, only: list[str], workers: int, log: Path, *, again: bool) ->
 
 def mutate(workers: int, names: list[str]) -> None:
     """
-    Run mutmut on the area in the current directory and write `results.json`; in a process of its own.
-
-    Extends mutmut in two ways: string literals with a space are messages and are not mutated, and survivors are written
-    with the lines that they change.
+    Run mutmut on the area in the current directory and write `results.json`, with the lines of survivors; in a process
+    of its own. String literals with a space are messages, and not mutated.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

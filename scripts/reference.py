@@ -1,8 +1,4 @@
-"""
-Write docs/reference/configuration.md from the programs' own options and the Makefile: make reference.
-
-A test checks that the page equals this output, so everything on it is generated except the two tables below.
-"""
+"""Write docs/reference/configuration.md from options and Makefile: make reference. A test checks that it is current."""
 
 from __future__ import annotations
 

@@ -1,10 +1,5 @@
 #!/usr/bin/env python3
-"""
-Resolve the roots of brew/jvm/ivy.xml and write brew/jvm/jars.lock: scripts/resolve_jars.py
-
-Run it after a change of ivy.xml. It asks for every module's POM, which takes minutes; `make setup` fetches what the
-lock file lists.
-"""
+"""Resolve the roots of brew/jvm/ivy.xml, after a change, and write brew/jvm/jars.lock: scripts/resolve_jars.py"""
 
 from __future__ import annotations
 

@@ -209,12 +209,7 @@ class ReplayLog:
         self._read(max(self._next, log.first), log.last_stable)
 
     def read_to_end(self, client: AdminClient, deadline: Deadline) -> None:
-        """
-        Read up to the log's end; after a fence, this replay's transactional id cannot have an open transaction.
-
-        Raises:
-            Refused: another group's transaction is open on the replay log.
-        """
+        """Read up to the log's end, after a fence; `Refused` if a transaction of another group is open on it."""
 
         def ask() -> tuple[int, int]:
             log = log_offsets(client, self.topic, [self.partition], deadline)[self.partition]

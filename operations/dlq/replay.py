@@ -153,13 +153,7 @@ class RepairCommand:
         return cls(tuple(words), timeout_s)
 
     def __call__(self, value: bytes | None) -> bytes:
-        """
-        Return the repaired value; for a record without a value the command's input is empty.
-
-        Raises:
-            RepairFailed: the record stays as it is.
-            UsageError: the command cannot be started.
-        """
+        """Return the repaired value; raise `RepairFailed`, or `UsageError` if the command can't be started."""
         with TemporaryFile() as given:
             given.write(value or b"")
             given.seek(0)
@@ -232,13 +226,7 @@ class ReplaySettings:
 
 
 def replay(dead_letters: DeadLetterTopics, settings: ReplaySettings) -> Iterator[list[Replayed]]:
-    """
-    Replay the selected dead letters partition by partition; yield those of each transaction once it has committed.
-
-    Raises:
-        Refused: it is not safe to continue; what was committed before is in the replay log.
-        BrewError: a step failed; run it again, because the replay log has what was committed.
-    """
+    """Replay the chosen letters by partition; yield those of each transaction. After an error, run it again."""
     for partition in dead_letters.partitions(settings.choice.partitions):
         worker = _Partition(dead_letters, settings, partition)
         for letters in _chunks(dead_letters.letters([partition])):

@@ -230,14 +230,7 @@ def _named(what: str, *, by_id: bool) -> Callable[[LogRecord], bool]:
 
 
 def since(text: str, now_s: float, setting: str = "--since", also: str = "") -> int:
-    """
-    Convert `2h` or a date to milliseconds since the epoch; a date without a time zone is UTC, one before 1970 is 0.
-
-    ``setting`` and ``also``: for the error's text, the option, and what else it takes.
-
-    Raises:
-        UsageError: it is neither.
-    """
+    """Convert `2h` or a date (UTC without a zone) to ms since the epoch; `UsageError` if ``setting`` is neither."""
     if span := _SPAN.fullmatch(text):
         return max(0, int((now_s - int(span[1]) * _SECONDS[span[2]]) * 1000))
     try:

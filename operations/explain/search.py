@@ -54,11 +54,7 @@ class OrderTopics:
 
 
 class OrderSearch:
-    """
-    One search, with one admin client.
-
-    ``function``: the run's function, which may drop a record or change its key; None: outputs keep the key.
-    """
+    """One search; ``function`` of the run may drop a record or change its key; None: outputs keep the key."""
 
     def __init__(
         self,
@@ -105,12 +101,7 @@ class OrderSearch:
         return batch, replace(copy, transactional_id=self._ids([producer]).get(producer))
 
     def origin(self, topic: str, partition: int, offset: int) -> SourcePosition:
-        """
-        Return the source position of the record at this place; on the input, the place itself.
-
-        Raises:
-            Refused: there is no such place, or its record names no source.
-        """
+        """Return the source of the record at this place, which may be the place itself; `Refused` if it has none."""
         log = self.logs(topic).get(partition)
         if log is None or offset >= log.end:
             why = "there is no such partition" if log is None else f"the log ends at {log.end}"

@@ -71,12 +71,7 @@ _STANDING = frozenset({RecordState.COMMITTED, RecordState.PLAIN})
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """
-    One physical record produced from an order.
-
-    ``span``: the input range of its transaction, if known. ``reason``, ``message``: of a dead letter.
-    ``index``: which of its record's outputs it is, if there are several.
-    """
+    """One record made from an order; ``span``: its transaction's input range; ``index``: which of several outputs."""
 
     role: str
     topic: str

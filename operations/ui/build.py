@@ -68,10 +68,8 @@ class ViewHistory:
 
 def build_view(names: Names, answers: PollResults, memory: ViewHistory, now_s: float, now_ms: int, tail: int) -> View:
     """
-    Return the view at one moment.
-
-    Positions and blocking transactions come from Kafka, steps and rates from running programs. For a state reported by
-    both, the program's comes first if it is unhealthy, then Kafka's blocked or idle, then the program's.
+    Return the view at one moment: positions and blocking transactions from Kafka, steps and rates from programs. A
+    state that both report is the program's if unhealthy, else Kafka's if blocked or idle, else the program's.
     """
     memory.add(answers)
     ours, notes = _statuses(names, answers.statuses, now_s)

@@ -21,12 +21,7 @@ _STALE_AFTER_POLLS = 3
 
 @dataclass(frozen=True, slots=True)
 class PollResult(Generic[_T]):
-    """
-    A source's last answer; ``at_s`` and ``since_s`` are monotonic seconds, of that answer and of the first poll.
-
-    ``failed``: why the latest poll failed. ``every_s``: the pause between two polls; ``patience_s``: the timeout of
-    one.
-    """
+    """A source's last answer, when it came, why the latest poll failed; ``patience_s``: the timeout of a poll."""
 
     name: str
     every_s: float
@@ -58,11 +53,7 @@ class InputSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class OutputTail:
-    """
-    The last offsets of each output partition; ``also``: those of further topics; ``missing``: no topic yet.
-
-    ``topic_id``: another one means that the topic was recreated. ``unavailable``: errors of topics that can't be read.
-    """
+    """Last offsets of each output partition, and ``also`` of further topics; a new ``topic_id``: it was recreated."""
 
     topic: str
     strips: Mapping[int, Strip]
@@ -78,12 +69,7 @@ class OutputTail:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """
-    A result file of `proof`: of one run, or of a campaign.
-
-    ``mark`` is proven, violated or inconclusive; ``lines`` are the numbers, ``wrong`` the findings, as sentences.
-    ``output_id`` is the topic id of the output that it is about, if the file has it.
-    """
+    """A result file of `proof`: verdict, numbers, findings as sentences, and the topic id of the output, if known."""
 
     mark: str
     title: str
@@ -162,13 +148,11 @@ Writer = tuple[int, int]
 @dataclass(frozen=True, slots=True)
 class Transaction:
     """
-    One transaction in one output partition.
+    One transaction in one output partition; ``source`` is the input partition, ``first`` to ``last`` its offsets.
 
-    ``outcome`` is committed, aborted or open; ``source`` is the input partition, ``first`` to ``last`` its offsets.
-    ``records`` counts all that it wrote there; it is a lower bound unless ``exact``, and None if none of it was read.
-    ``first`` is None if the transaction begins before what was read. ``ended_ms`` is the broker's time of the marker.
-    ``state`` and ``timeout_s`` are its coordinator's, for the group's own open transactions. ``topic`` is the output
-    topic.
+    ``records``: all that it wrote there, at least so many unless ``exact``; None if none of it was read. ``first`` is
+    None if it begins before what was read. ``state`` and ``timeout_s`` are its coordinator's, for the group's own open
+    transactions.
     """
 
     partition: int
@@ -299,12 +283,10 @@ class SourceStatus:
 @dataclass(frozen=True, slots=True)
 class Row:
     """
-    One partition.
+    One partition; ``rate`` in ``unit`` per second, ``trace`` in offsets, ``last``: the latest ended transaction.
 
-    ``rate`` is in ``unit`` per second; ``trace`` is the rate over time in offsets. ``step`` and ``steps`` (seconds by
-    step) come from a running program; without one, ``open_s`` is the age of its open transaction. ``last`` is the
-    latest ended transaction, ``strip`` the tail of the output partition with the same number, ``also`` those of
-    further output topics. ``lag_s`` is the age of the oldest remaining record.
+    ``step`` and ``steps`` (seconds by step) come from a running program; without one, ``open_s`` is the age of its open
+    transaction. ``strip``, ``also``: the tails of the output partitions of the same number.
     """
 
     partition: int
@@ -329,11 +311,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """
-    Sums over all partitions; outcomes are the tails' or the programs'.
-
-    ``lag_s`` is the age of the oldest record, a lower bound unless ``lag_exact``.
-    """
+    """Sums over all partitions; ``lag_s``: age of the oldest record, a lower bound unless ``lag_exact``."""
 
     rate: float | None
     unit: str

@@ -31,12 +31,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class LiveSettings:
-    """
-    What to poll, and how often.
-
-    ``run`` names cluster, topics and group; ``statuses`` are addresses of running programs' `/status`; ``tail`` is the
-    number of offsets drawn per output partition; ``patience_s`` is the timeout of one poll.
-    """
+    """What to poll, and how often; ``tail``: offsets drawn per output partition; ``patience_s``: timeout of a poll."""
 
     run: PipelineSettings
     statuses: tuple[str, ...] = ()
@@ -47,13 +42,7 @@ class LiveSettings:
 
     @classmethod
     def of(cls, option: dict[str, Any]) -> LiveSettings:
-        """
-        Return the settings from the options of `live_options`, once a broker has answered.
-
-        Raises:
-            Unreachable: no broker answered.
-            UsageError: a name or an address is invalid.
-        """
+        """Return the settings of `live_options`, once a broker has answered; `UsageError` if one is invalid."""
         topic, output, dead_letter, group, also = (option[name] for name in _NAMES)
         run = PipelineSettings(connection(option["bootstrap"]), topic, output, dead_letter, group, also_output=also)
         numbers = (option["interval"], option["patience"], option["tail"])
@@ -67,12 +56,7 @@ class LiveSettings:
 
 
 def checked_address(url: str) -> str:
-    """
-    Return the address of a status document; the path is `/status` if there is none.
-
-    Raises:
-        UsageError: it is not an http address, or holds a user or a password; the message repeats neither.
-    """
+    """Return a status document's address, by default at `/status`; `UsageError` if it is invalid or has a password."""
     parts = urlsplit(url)
     if "@" in parts.netloc:
         raise UsageError(
@@ -90,11 +74,7 @@ def checked_address(url: str) -> str:
 
 
 class Poller(Generic[_T]):
-    """
-    Calls ``ask`` repeatedly, each time with a fresh deadline; at most half of the time is spent in it.
-
-    A call that hangs blocks no other source; its answer only becomes stale.
-    """
+    """Calls ``ask`` repeatedly, at most half of the time; one that hangs blocks no other source, and becomes stale."""
 
     def __init__(
         self,
@@ -144,11 +124,7 @@ _LEAVE_S = 0.5
 
 
 class PollGroup:
-    """
-    One poller per source, however many readers there are; all of them end with the context.
-
-    Call `view` from one thread at a time: it updates the history of earlier views.
-    """
+    """One poller per source, ended with the context; call `view`, which keeps a history, from one thread at a time."""
 
     def __init__(self, settings: LiveSettings) -> None:
         run, every_s, patience_s = settings.run, settings.interval_s, settings.patience_s

@@ -47,12 +47,7 @@ _KEEPALIVE_S, _GRACE_S, _MOST_READERS = 2.0, 1, 200
 
 @dataclass(slots=True)
 class EventBroadcaster:
-    """
-    Keeps the newest parts; slow readers skip the changes in between.
-
-    A reader's position is the start and shape of the page it has, and the last change it has seen. A page must reload
-    when its parts are not the current ones, after a restart or when partitions were added.
-    """
+    """Keeps the newest parts; slow readers skip changes, and pages reload after a restart or with new partitions."""
 
     boot: str = field(default_factory=lambda: secrets.token_hex(4))
     change: int = 0

@@ -83,12 +83,7 @@ def _verified(document: Mapping[str, Any], written_s: float) -> Proof:
 
 
 def _campaign(cells: Sequence[Mapping[str, Any]], written_s: float) -> Proof:
-    """
-    Rate a cell by its worst run, and the campaign by its worst cell.
-
-    A control is meant to be violated: it counts as proven if it is, and as inconclusive if it is not. What the runner
-    declared not applicable beforehand is not counted.
-    """
+    """Rate a cell by its worst run, and the campaign by its worst cell; a control is meant to be violated."""
     judged = [(f"{cell['cell']}, seed {_int(cell['seed'])}", _judged(cell)) for cell in cells]
     counts = Counter(mark for _, mark in judged)
     mark = next((verdict for verdict in _MARKS if counts[verdict]), _INCONCLUSIVE)
@@ -131,11 +126,7 @@ _EXACT = 200  # counting records means reading batches; an exact count only matt
 
 
 class InputSource:
-    """
-    The group's partitions, through the clients of `brew lag`, which are created at the first poll.
-
-    ``ages``: read the age of the oldest remaining records from the logs, because no program reports it.
-    """
+    """The group's partitions, through the clients of `brew lag`; ``ages``: read those of the oldest records, too."""
 
     def __init__(self, run: PipelineSettings, *, ages: bool = True) -> None:
         self._run, self._ages = run, ages
@@ -154,11 +145,7 @@ class InputSource:
 
 
 class OutputTailSource:
-    """
-    The last offsets of each output partition; only partitions that have changed are read again.
-
-    Transactions that begin before the tail are read back to their first batch, at most `_MOST_BACK` offsets per poll.
-    """
+    """The last offsets of each partition, read again if changed, and back to the start of their transactions."""
 
     def __init__(self, connection: Connection, topic: str, last: int) -> None:
         self._connection, self.topic, self._last = connection, topic, last
@@ -289,11 +276,7 @@ class StatusSource:
 
 
 class LocalStatusSource:
-    """
-    The status of a run on this machine that works on the same group, topic and cluster, if one answers.
-
-    Runs leave their addresses (`brew.observability.local`); the default port is tried, too.
-    """
+    """The status of a run on this machine on the same group, topic and cluster, by announced or default address."""
 
     def __init__(self, default: str, run: PipelineSettings) -> None:
         self._run, self._default, self.url = run, default, default
@@ -316,11 +299,7 @@ def _servers(bootstrap: str) -> set[str]:
 
 
 class ProofSource:
-    """
-    A file that `verify --json` or a campaign wrote; read again when it changes.
-
-    ``optional``: a missing file gives None, as before the first `verify` on this machine.
-    """
+    """A file that `verify --json` or a campaign wrote, read again when it changes; ``optional``: it may be missing."""
 
     def __init__(self, path: Path, *, optional: bool = False) -> None:
         self._path, self._optional = path, optional

@@ -182,11 +182,7 @@ QUIT = "q"
 
 @contextmanager
 def keys() -> Iterator[Callable[[float], str]]:
-    """
-    Yield a function that waits up to so many seconds for a key, and returns it, or an empty string.
-
-    The terminal is restored at the end. Without a terminal, or in its background, the function only waits.
-    """
+    """Yield a function that waits some seconds for a key, and returns it, or ''; without a terminal it only waits."""
 
     def only_wait(seconds: float) -> str:
         _pause(seconds)

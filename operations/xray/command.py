@@ -55,11 +55,7 @@ class Window:
 
 @dataclass
 class XrayCollector:
-    """
-    Takes one X-ray of a cluster, with one admin client.
-
-    ``roles``: topic -> role; ``over_time``: also read when each part came about, for the slider.
-    """
+    """Takes one X-ray; ``roles``: topic -> role; ``over_time``: also read when each part came about, for the slider."""
 
     connection: Connection
     report: options.Report
@@ -75,12 +71,7 @@ class XrayCollector:
         self._unavailable: list[str] = []
 
     def take(self, now_ms: int) -> Xray:
-        """
-        Read the logs, up to their ends at the time of the call.
-
-        Raises:
-            Refused: none of the topics exists, one may not be read, or the format of a log has no transactions.
-        """
+        """Read the logs up to their present ends; `Refused` if no topic exists, or one can't be read."""
         attempts, events = ([], []) if self.journal is None else read(journal_entries(self.journal, "--journal"))
         with raw_logs(self.connection, Deadline(_ASK_S)) as raw:
             strips = list(self._strips())

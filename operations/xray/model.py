@@ -39,11 +39,7 @@ _ENDS = {"commit": (Kind.COMMITTED, Kind.COMMIT_MARKER), "abort": (Kind.ABORTED,
 
 @dataclass(frozen=True, slots=True)
 class BeforeWindow:
-    """
-    What a transaction wrote below the window, as far as it was read.
-
-    ``whole``: it wrote nothing else there; ``first`` is the source of the first record that was read.
-    """
+    """What a transaction wrote below the window, as far as it was read (``whole``: all), and its first source."""
 
     records: int = 0
     whole: bool = True
@@ -258,12 +254,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Writers:
-    """
-    Who wrote the records of a bin, and from which source; runs that overlap it count whole, markers not at all.
-
-    ``producer_id`` is set if one producer wrote them all, ``epochs`` are its first and last; ``source`` is set if all
-    came from one source partition: its first and last offset.
-    """
+    """Who wrote a bin's records; ids, epochs and source are set if one producer, or one source partition, did."""
 
     producers: int = 0
     producer_id: int | None = None

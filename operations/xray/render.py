@@ -195,11 +195,7 @@ def _label(role: str) -> str:
 
 
 def cells(strip: Strip, room: int) -> list[tuple[str, str]]:
-    """
-    Return a sign and its style for each cell, at most ``room`` of them.
-
-    If several offsets share a cell, an open one takes precedence, then the kind with the most offsets.
-    """
+    """Return sign and style of ``room`` cells at most; of several kinds, open comes first, then the most frequent."""
     span = strip.until - strip.start
     if not span:
         return []

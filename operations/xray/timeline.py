@@ -17,11 +17,7 @@ _CRASHED = "crashed"
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """
-    One attempt at the range `[start, until)` of an input partition.
-
-    ``wrote_ms`` is when its flush completed; without a flush, the time of its last journal entry.
-    """
+    """One attempt at `[start, until)` of an input partition; ``wrote_ms``: its flush, or its last entry before one."""
 
     topic: str
     partition: int
@@ -49,12 +45,7 @@ class TimelineEvent:
 
 
 def read(lines: Iterable[Entry]) -> tuple[list[Attempt], list[TimelineEvent]]:
-    """
-    Return the attempts in the order in which they began, and the events to show, by time.
-
-    An attempt that its process neither closed nor outlived has crashed after its last line, or is still running: the
-    journal cannot distinguish the two.
-    """
+    """Return attempts in order and events by time; an attempt without an end has crashed, or is still running."""
     current: dict[tuple[int, str, int], Attempt] = {}
     done: list[Attempt] = []
     events: list[TimelineEvent] = []

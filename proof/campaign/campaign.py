@@ -1,12 +1,8 @@
 """
-The list of all cells for each applicable reader, and campaigns that run many of them, sequentially or in parallel.
+All cells for each applicable reader, and campaigns that run many of them, in turn or in parallel.
 
-A theme is a module of `cells/` with a `CellTable` named `CELLS`; add new ones to `THEMES`. Each cell that starts the
-pipeline runs once with `--reader connector` and once with `direct`: the same fault, moment, play and verdict. Its name
-ends in the reader, followed by `-spark` if it runs on Spark. Without `-spark`, the pipeline runs in one process
-(`--master none`), where the connector's ranges are read without Spark.
-
-Results are saved, and a campaign can be resumed.
+Each cell that starts the pipeline runs with `--reader connector` and with `direct`. Its name ends in the reader, then
+`-spark` if it runs on Spark; the others run in one process (`--master none`).
 """
 
 from __future__ import annotations
@@ -120,12 +116,7 @@ def over(reader: str, cell: Cell) -> Cell:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """
-    The cells and seeds to run, and where; without ``bootstrap``, on sandboxes that the campaign starts.
-
-    ``at_once`` cells run in parallel, each with a cluster to itself, so that a verdict reflects only the cell's own
-    faults. No cell starts after ``begin_within_s``.
-    """
+    """The cells and seeds to run, and where; without ``bootstrap``, ``at_once`` of them in a sandbox each."""
 
     cells: Sequence[Cell]
     seeds: Sequence[int]

@@ -123,11 +123,7 @@ def nothing(_stage: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """
-    The result of one cell with one seed; times in seconds, ``recovery_s`` from heal or kill to the first new commit.
-
-    ``commit``, ``kernel`` and ``versions`` identify what was tested (`proof.provenance`).
-    """
+    """A cell's result with one seed, in seconds; ``commit``, ``kernel`` and ``versions`` identify what was tested."""
 
     cell: str
     row: str

@@ -226,11 +226,7 @@ class Sandbox(SandboxFolder, ExternalCluster):
 
 
 def guard(directory: Path, command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """
-    Start a shell that runs ``command`` and removes ``directory`` if this program is killed.
-
-    It reads from a pipe whose write end only this process holds: a word on it signals a clean end, end of file a kill.
-    """
+    """Start a shell that runs ``command`` and removes ``directory`` once our end of its pipe closes without a word."""
     return subprocess.Popen(
         ["/bin/sh", "-c", _GUARD, str(directory), *command],
         cwd=ROOT,

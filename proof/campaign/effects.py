@@ -1,8 +1,4 @@
-"""
-Process faults, and their effects as brokers and journals show them.
-
-A cell that counted only its own actions would prove nothing.
-"""
+"""Process faults, and their effects as brokers and journals show them; a cell's own actions would prove nothing."""
 
 from __future__ import annotations
 
@@ -42,10 +38,8 @@ def caught_open(
     stage: CellEnvironment, stopped: Sequence[psutil.Process], *, at_work: Sequence[psutil.Process] = ()
 ) -> set[int]:
     """
-    Stop processes repeatedly until the brokers report an open transaction of theirs; leave them stopped.
-
-    ``at_work``: the processes whose transactions count, if they are others. Return the input partitions of the open
-    transactions; if there are none in time, continue all processes and return an empty set.
+    Stop processes repeatedly until the brokers report an open transaction of theirs (or of ``at_work``); leave them
+    stopped. Return its input partitions, or none, with all continued, if none is caught.
     """
     for _ in range(_TRIES):
         stage.deadline.check("a transaction that is open")
@@ -191,11 +185,9 @@ class LeaseObserver(Background):
 
 class Freezer:
     """
-    A cgroup of frozen processes; needs root or a delegated cgroup.
+    A cgroup of frozen processes, for faults in which the parents die; needs root or a delegated cgroup.
 
-    For faults in which the parents die and SIGSTOP does not hold: when a process group with stopped members is
-    orphaned, the kernel ends it with SIGHUP and SIGCONT (POSIX, "orphaned process groups"), so the stopped worker would
-    never wake up as a zombie.
+    SIGSTOP does not hold then: the kernel ends an orphaned process group with stopped members by SIGHUP and SIGCONT.
     """
 
     def __init__(self) -> None:

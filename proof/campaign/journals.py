@@ -15,11 +15,7 @@ from brew.journal import SUFFIX, Entry, Phase, Step, entries
 
 
 class Journals:
-    """
-    The journal entries of a folder: `look` reads new ones; iterating reads all of them from disk, file by file.
-
-    ``entries`` are those read since the last `forget`; ``commits`` counts all acknowledged commits.
-    """
+    """The journals of a folder: `look` adds new lines to ``entries``; iterating reads all; ``commits`` counts all."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -78,11 +74,7 @@ class Kill:
 def first_commit(
     entries: Iterable[Entry], after: float, partitions: Collection[int] | None = None, without: Collection[int] = ()
 ) -> float | None:
-    """
-    Return the time of the first commit after ``after``, in any of ``partitions`` or, without them, in any partition.
-
-    Processes in ``without`` don't count: one that outlives its driver for a moment has not recovered.
-    """
+    """Return when the first commit after ``after`` was, in ``partitions`` (None: any), but not by ``without``."""
     commits = (entry for entry in entries if entry.at > after and is_commit(entry) and entry.pid not in without)
     times = (entry.at for entry in commits if partitions is None or entry.fields["partition"] in partitions)
     return min(times, default=None)
@@ -100,11 +92,7 @@ def recoveries(entries: Iterable[Entry], kills: Iterable[Kill]) -> list[float]:
 
 
 def stalls(entries: Iterable[Entry], kills: Collection[Kill]) -> list[float]:
-    """
-    Return the seconds that each kill held readers back: until a reader received a record of one of its open ranges.
-
-    Kills without an open transaction, or with another kill in between, are left out. ``entries`` is iterated twice.
-    """
+    """Return how long each kill held readers of its open ranges back; kills before another one are left out."""
     moments = sorted(kill.at for kill in kills)
     held: dict[tuple[Kill, int, int], float] = {
         (kill, *place): math.inf for kill, places in _open(entries, kills).items() for place in places.items()

@@ -36,12 +36,7 @@ class ProgramFailedError(BrewError):
 
 
 class Program:
-    """
-    A running process; its output goes to files, and it ends with the campaign.
-
-    An ended process stays a zombie until `kill`, so that its pid, also its process group, is not reused. On a machine
-    that starts many processes, pids are reused within minutes.
-    """
+    """A process that ends with the campaign; a zombie until `kill`, so that neither its pid nor its group is reused."""
 
     def __init__(
         self, command: Sequence[str], name: str, folder: Path, environment: Mapping[str, str] | None = None
@@ -243,11 +238,7 @@ def parsed(folder: Path) -> set[bytes]:
 
 
 def watch(folder: str) -> None:
-    """
-    Record each document from now on, before a parser gets it; called when Python starts.
-
-    One unbuffered write each, so that documents of killed processes are recorded too.
-    """
+    """Record each document before a parser gets it, each in one unbuffered write; called when Python starts."""
 
     @functools.cache
     def file(pid: int) -> int:  # keyed by pid, because a process may fork

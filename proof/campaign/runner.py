@@ -1,8 +1,4 @@
-"""
-Run one cell: stage, fault, healing, drain and checker; always returns a result.
-
-The verdict is the checker's, unless the required faults did not happen or commits took too long.
-"""
+"""Run one cell: stage, fault, healing, drain and checker; without its faults and recoveries it is inconclusive."""
 
 from __future__ import annotations
 
@@ -37,12 +33,7 @@ _READ_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """
-    Settings of all cells of a campaign.
-
-    ``kills`` is for loops, ``minutes`` for mixtures; ``program`` is the writer under test; ``slack`` multiplies the
-    bounds on recoveries, for machines slower than the one that they were set on.
-    """
+    """Settings of all cells; ``slack`` multiplies the time bounds, ``kills`` is for loops, ``minutes`` for mixtures."""
 
     folder: Path
     kills: int = 5
@@ -221,11 +212,7 @@ class Judgement:
 
 
 def check(stage: CellEnvironment, judged: Judgement, *, settled: bool) -> None:
-    """
-    Let `proof verify` compare the cell's logs and journals, and add its report.
-
-    ``settled``: all writers ended cleanly, so that a transaction that is still open is a violation.
-    """
+    """Let `proof verify` judge the cell's logs and journals; ``settled``: no transaction may be open any more."""
     stage.journals.look()
     report = stage.verified("--journals", str(stage.journals.folder), *(["--settled"] if settled else []))
     judged.anomalies += report["findings"]

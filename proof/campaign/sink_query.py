@@ -1,9 +1,4 @@
-"""
-A streaming query through the sink (`scripts/sink_query.py`) that cells break, and evidence of a fault's effects.
-
-A reader (`Watcher`) polls the output all the time. The fault's effects are read from the brokers, from the query's log
-(`Attempt`) and from Spark's event log (`SparkEvents`), never from the cell's own actions.
-"""
+"""A query through the sink (`scripts/sink_query.py`) that cells break, and the fault's effects in logs of all sides."""
 
 from __future__ import annotations
 

@@ -82,12 +82,7 @@ class Feeder(Background):
 
 @dataclass
 class CellEnvironment:
-    """
-    The environment of one cell with one seed.
-
-    ``fired`` counts events, ``recovery_s`` and ``stall_s`` hold measurements; ``kills``: how many a loop makes;
-    ``program`` is the writer under test, ``bootstrap`` the address given to it and its readers.
-    """
+    """The environment of one cell with one seed; ``program``: the writer under test, ``kills``: those of a loop."""
 
     cell: Cell
     seed: int

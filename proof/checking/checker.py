@@ -59,11 +59,7 @@ class Checker:
 
     @property
     def held_bytes(self) -> int:
-        """
-        Memory that is never released.
-
-        16 bytes per range of input offsets without visible records, and a bit per output whose input retention removed.
-        """
+        """Memory that is never released: 16 bytes per gap in the input, and a bit per output without an input."""
         return sum(lane.held_bytes for lane in self._lanes.values())
 
     @property
@@ -189,11 +185,7 @@ class Checker:
 
     @property
     def _deleted(self) -> set[int]:
-        """
-        The partitions whose committed offset was deleted, by hand or because it expired.
-
-        Or may have been: compaction removes the deletion, too, after a day.
-        """
+        """Partitions whose committed offset was deleted, or may have been: compaction removes the deletion, too."""
         return {
             partition
             for partition, position in self._positions.items()

@@ -33,11 +33,7 @@ _LETTER_HEADERS = frozenset(
 
 
 def exact_match(topic: str, partition: int) -> ExactMatch:
-    """
-    Return a function that recognizes correct outputs of one input partition in the common case, byte by byte.
-
-    True: the output is certainly correct. False: it needs a full comparison.
-    """
+    """Return a function that is True for outputs certainly correct, byte by byte; others need a full comparison."""
     source: Headers = [*SourcePosition(topic, partition, 0).headers()[:-1]]
 
     def matches(came: Row, out: Row) -> bool:
@@ -190,10 +186,8 @@ class Comparison:
 
     def take_rows(self, stream: Stream, rows: Iterable[Row]) -> int:
         """
-        Take visible records of one downstream partition; return their number.
-
-        The common case, an exact match with the next input of the same partition, is compared here. `_match` handles
-        all others: it finds the input by the source headers.
+        Take visible records of one downstream partition; return their number. Exact matches with the next input are
+        compared here, all others are found by their source headers (`_match`).
         """
         partition = stream.partition
         quick = stream.topic == self._facts.output and partition in self._lanes
@@ -300,11 +294,7 @@ class Comparison:
             self._add(Name.NONMONOTONIC, stream, record, evidence)
 
     def _place(self, out: Record, source: SourcePosition, partitions: int, *, kept: bool = True) -> int:
-        """
-        Return the output's partition in its topic, which has so many, or its own where that may be right.
-
-        ``kept``: its key is that of its input.
-        """
+        """Return the output's partition, or its own if that may be right; ``kept``: its key is that of its input."""
         if not kept or partitions != len(self._lanes):
             return self._place_of(out, partitions, source.partition if kept else None)
         if out.partition == source.partition:

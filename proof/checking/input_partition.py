@@ -27,11 +27,7 @@ Row = tuple[int, int, bytes | None, bytes | None, Headers, int | None]
 
 
 class Record(NamedTuple):
-    """
-    A record as a reader sees it; ``created`` is its timestamp in ms, None where the broker set it.
-
-    Plain tuples of the same six values are also accepted, because they are cheaper.
-    """
+    """A record as read; ``created``: timestamp in ms, None if the broker set it. A plain tuple, cheaper, also fits."""
 
     partition: int
     offset: int
@@ -207,11 +203,7 @@ _first = itemgetter(0)
 
 
 class Layout:
-    """
-    What readers can see of one partition, added in offset order.
-
-    A run is a transaction, or the part of one between two gaps, and takes about 100 bytes.
-    """
+    """What readers can see of one partition: runs in offset order, each a transaction or a part of one."""
 
     def __init__(self, first: int) -> None:
         self.first = first
@@ -261,11 +253,7 @@ Wrote = Callable[[int, Attempt], None]
 
 
 class Stream:
-    """
-    One downstream partition; raw batches must come before their records, or transactions are unknown.
-
-    ``first``: the log's first offset. ``compacted``: records between that and the last batch are gone.
-    """
+    """One downstream partition, whose raw batches come before their records; ``compacted``: some records are gone."""
 
     def __init__(self, raw: RawLog, wrote: Wrote, layout: Layout | None, first: int = 0) -> None:
         self.topic, self.partition = raw.topic, raw.partition

@@ -63,11 +63,7 @@ TopicPartition = tuple[str, int]
 
 
 class _Reader:
-    """
-    One process that read topics: a fold over its journal entries, in order.
-
-    ``_first`` and ``_next`` hold the offsets read per partition; ``_final``: it read its topics to the end.
-    """
+    """One process that read topics: a fold over its journal entries; ``_final``: it read its topics to the end."""
 
     def __init__(self, who: str, layouts: Mapping[TopicPartition, Layout], found: Findings) -> None:
         self._who, self._layouts, self._found = who, layouts, found

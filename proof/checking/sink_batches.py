@@ -17,11 +17,7 @@ NO_BATCH = -1
 
 
 class SeenRow(NamedTuple):
-    """
-    A row of a stateful count in update mode: the total of ``key`` after ``batch``.
-
-    A query that writes each record once also counts: each record has its own key, with a total of 1.
-    """
+    """The total of ``key`` after ``batch``; rows that are written once have a key each, and a total of 1."""
 
     batch: int
     key: bytes
@@ -48,11 +44,7 @@ class BatchHistory:
             self._last[partition] = max(row.batch, self._last.get(partition, NO_BATCH))
 
     def findings(self, counts: Mapping[bytes, int], *, no_batch_empty: bool = True) -> list[dict[str, str]]:
-        """
-        Return all violations; ``counts`` are the input's records by key.
-
-        ``no_batch_empty``: every batch of this query has a row, so a batch without visible rows is lost.
-        """
+        """Return all violations; ``counts``: inputs by key; ``no_batch_empty``: each batch of the query has rows."""
         found = [{"name": "torn-batch", "evidence": text} for text in self.torn]
         times, batches, last = Counter[tuple[bytes, int]](), set[int](), dict[bytes, int]()
         for row, count in sorted(self.rows.items()):

@@ -34,12 +34,7 @@ class Oracle:
         self.differs = ""
 
     def answers(self, records: list[Given]) -> list[Answer]:
-        """
-        Return the function's answer for each record; an exception is a rejection, as with `--on-error dead-letter`.
-
-        Raises:
-            BrewError: a service that the function needs, such as a Schema Registry, does not answer.
-        """
+        """Return an answer for each record, a rejection if it raises; `BrewError` if a service does not answer."""
         found = self._batch(records) if takes_batches(self._function) else None
         answers = [self._alone(record) for record in records] if found is None else found
         for record, answer in zip(records, answers, strict=True):
@@ -102,12 +97,7 @@ class _Pending:
 
 
 class TransformComparison(Comparison):
-    """
-    A `Comparison` for a function: an input may have any number of outputs, in any of the output topics.
-
-    ``transformed`` and ``dropped`` count inputs; ``untellable`` counts outputs that can't be judged because the
-    function gives different answers.
-    """
+    """A `Comparison` for a function: any number of outputs per input; ``untellable``: those of differing answers."""
 
     def __init__(self, facts: BrokerFacts, found: Findings, lanes: dict[int, InputPartition], oracle: Oracle) -> None:
         super().__init__(facts, found, lanes)

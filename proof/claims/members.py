@@ -85,13 +85,9 @@ def take_part(
     believing: bool,
 ) -> None:
     """
-    Claim, send heartbeats and release until ``stop``.
+    Claim, send heartbeats and release until ``stop``, and print a `MemberView` per change and interval.
 
-    Prints the holdings, a line each as `proof.claims.history.MemberView`, when they change and once per interval.
     ``skew_s``: error of the wall clock in seconds. ``rate``: speed of the monotonic clock.
-
-    Raises:
-        Refused: the log was recreated or emptied.
     """
     state.SNAPSHOT_RECORDS = snapshot_records  # so that a short run has snapshots, too
     log = _SkewedLog(connection, topic)

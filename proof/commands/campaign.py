@@ -183,13 +183,7 @@ def _code(done: Sequence[Result]) -> int:
 
 
 def picture(page: Path, into: Path, deadline: Deadline) -> None:
-    """
-    Write a screenshot of the top of ``page`` to ``into`` as PNG.
-
-    Raises:
-        Refused: chromium is missing, or wrote no picture; the message says what to do.
-        DeadlineExceeded: chromium did not end in time.
-    """
+    """Write a screenshot of the page's top as PNG; `Refused` without chromium or picture, or `DeadlineExceeded`."""
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if browser is None:
         install = "install it (Debian: apt-get install chromium), or omit --picture"

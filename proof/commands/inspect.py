@@ -58,15 +58,7 @@ _SPAN_S, _TIME_S = click.FloatRange(0), click.FloatRange(0, 253_402_300_799)  # 
 def journal_records(
     connection: Connection, names: Sequence[str], isolation: str, folder: Path, *, following: bool
 ) -> int:
-    """
-    Read topics from their beginning, and journal each run of records; return the number of records.
-
-    Reads up to the last stable offsets at the start (the log ends for `read_uncommitted`). With ``following`` there is
-    no end: it reads until it is interrupted by an exception.
-
-    Raises:
-        Refused: a topic does not exist.
-    """
+    """Journal the topics' records up to their present ends, or, ``following``, without end; return their number."""
     client, deadline = admin(connection), Deadline(_JOURNAL_S)
     logs = {name: log_summary.topic_offsets(client, name, deadline) for name in names}
     count = 0

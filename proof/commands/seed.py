@@ -55,11 +55,7 @@ def _topic_text(made: dict[str, Any]) -> str:
 def create_topics(
     connection: Connection, named: Mapping[str, str], partitions: int, deadline: Deadline
 ) -> list[dict[str, Any]]:
-    """
-    Create missing topics; the output accepts the largest input record plus the fields and headers we add.
-
-    ``named``: the topic names for input, output, dead_letter, customers and claims.
-    """
+    """Create missing topics, ``named`` by role; outputs accept the largest input with the fields and headers we add."""
     client, source = admin(connection), named["input"]
     made = kafka_topics.create(client, [TopicSpec(source, partitions, {})], deadline)
     kafka_topics.describe_all(client, [source], deadline)
@@ -82,11 +78,7 @@ def create_topics(
 
 @dataclass(frozen=True, slots=True)
 class Customers:
-    """
-    The profiles to write: ``count`` customers, `c-00001` and so on, as the seeded orders name them.
-
-    Then ``updates`` and ``tombstones``, of customers drawn from ``seed``.
-    """
+    """The profiles to write: ``count`` customers, `c-00001` and so on, then random ``updates`` and ``tombstones``."""
 
     topic: str
     count: int
@@ -130,15 +122,7 @@ def _profiles(plan: Customers) -> Iterator[Profile]:
 def write_customers(
     connection: Connection, plan: Customers, partitions: int, *, deadline: Deadline, advance: Callable[[int], None]
 ) -> dict[str, Any]:
-    """
-    Write the planned profiles; call ``advance`` with the number of records written since the last call.
-
-    Return what was written; ``created``: this call created the topic. A topic created here keeps replaced profiles for
-    a day, so that `verify` finds those that outputs were made with.
-
-    Raises:
-        Refused: the topic can't be created, or a record could not be delivered.
-    """
+    """Write the planned profiles; a topic created here keeps replaced ones for a day, so that `verify` finds them."""
     client = admin(connection)
     config = {kafka_topics.CLEANUP_POLICY: COMPACT, "min.compaction.lag.ms": str(_KEPT_MS)}
     created = False

@@ -83,11 +83,7 @@ class Axis:
             yield "p95", f"{self.x(p95):.1f}"
 
     def dots(self, strip: Strip) -> Iterator[tuple[int, float, bool]]:
-        """
-        Yield the position of each dot, and whether its time exceeds the bound (drawn as a cross).
-
-        Similar times are stacked from the middle outwards; if the highest stack would not fit, a dot is several times.
-        """
+        """Yield each dot's position, and whether it exceeds the bound; similar times are stacked, or share a dot."""
         limit = max(strip.bounds, default=math.inf)
         stacks = Counter((round(self.x(value) / self.STEP), value > limit) for value in strip.times.seconds)
         share = math.ceil(max(stacks.values(), default=0) / self.LEVELS)

@@ -111,11 +111,7 @@ def worst(standings: list[Standing]) -> Standing:
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """
-    One finding of the checker; ``evidence`` may be any text.
-
-    For findings outside a log, ``topic`` is a file's name and ``partition`` None or -1. Numbers: None or -1 is unknown.
-    """
+    """One finding of the checker; outside of logs, ``topic`` is a file's name. None or -1: unknown."""
 
     name: str
     topic: str
@@ -143,11 +139,10 @@ class Anomaly:
 @dataclass(frozen=True, slots=True)
 class Result:
     """
-    The result of one cell with one seed.
+    The result of one cell with one seed; ``said``: the runner's verdict; ``current``: made with the report's kernel.
 
-    ``recovery_s``: seconds from each heal to the first new commit. ``stall_s``: seconds for which readers were held
-    back. ``bound_s``: limit of a recovery (None: no limit). ``said``: the runner's verdict. ``current``: made with the
-    kernel that the report is for. ``commit`` and ``kernel`` are empty if unknown.
+    ``recovery_s``: from each heal to the first new commit. ``stall_s``: for which readers were held back. ``bound_s``:
+    limit of a recovery, None without one. ``commit`` and ``kernel`` are empty if unknown.
     """
 
     cell: str
@@ -298,14 +293,7 @@ class Fields:
 
 
 def read(text: str, name: str, kernels: Collection[str] = ("",)) -> tuple[list[Provenance], list[Result]]:
-    """
-    Parse one file of results: a whole campaign (`results.json`), or one result per line (`results.jsonl`).
-
-    ``kernels`` are today's (`proof.provenance`): only results made with one of them are current.
-
-    Raises:
-        Refused: the file is neither; the message names file, line and field.
-    """
+    """Parse a campaign, or a result per line; those of ``kernels`` are current. `Refused` names file, line, field."""
     try:
         whole = json.loads(text)
     except ValueError:

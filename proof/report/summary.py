@@ -108,11 +108,7 @@ class AcceptanceCriterion:
 
 
 def acceptance_criteria(results: Sequence[Result]) -> list[AcceptanceCriterion]:
-    """
-    Evaluate each criterion from the current results; positive controls count only for a control's own criterion.
-
-    If only results of another kernel exist, the criterion shows what they measured, and is neither met nor missed.
-    """
+    """Evaluate each criterion by current results; by those of another kernel it is neither met nor missed."""
     now = _bars([result for result in results if result.current])
     ever = _bars(results)
     unknown = CriterionResult.UNKNOWN

@@ -1,9 +1,4 @@
-"""
-The experiments of F11 to F13: their writers, their scripts, and the anomalies that a try leaves in the log.
-
-The writers are two controls as in tutorials, and the product's with a producer per transaction. The scripts wait only
-for events.
-"""
+"""The experiments of F11 to F13: two writers as in tutorials and ours, their scripts, and the anomalies of a try."""
 
 from __future__ import annotations
 
@@ -35,11 +30,7 @@ _STEADY = {"metadata.recovery.strategy": "none", "reconnect.backoff.max.ms": 50}
 
 
 class ReusingWriter:
-    """
-    The positive control: one producer for all transactions, with a single `init_transactions`.
-
-    Works as in tutorials: commit, abort after an error, and create a new producer only after a fatal error.
-    """
+    """The positive control, as in tutorials: one producer for all transactions, replaced only after a fatal error."""
 
     _settings: ClassVar[dict[str, object]] = _STEADY
     _transactional = True
@@ -98,11 +89,7 @@ class ReusingWriter:
 
 
 class PlainWriter(ReusingWriter):
-    """
-    The positive control for records: no transactions and no sequence numbers.
-
-    A batch that arrives twice is written twice. The consumer commits the position after the records.
-    """
+    """The positive control for records: without sequence numbers, a batch that arrives twice is written twice."""
 
     _settings: ClassVar[dict[str, object]] = {"enable.idempotence": False, **_STEADY}
     _transactional = False
@@ -175,11 +162,7 @@ WRITERS: dict[str, type[Writer]] = {"reuse": ReusingWriter, "plain": PlainWriter
 
 
 class AttemptState(enum.StrEnum):
-    """
-    What the writer knows about its transaction.
-
-    `GIVEN_UP`: no commit was requested. `COMMITTED`: the commit was acknowledged. `UNKNOWN`: it was not acknowledged.
-    """
+    """What the writer knows: no commit was requested (`GIVEN_UP`), or it was acknowledged, or it was not."""
 
     GIVEN_UP = "given up"
     COMMITTED = "committed"

@@ -39,12 +39,7 @@ _DONE = {Action.HOLD: "held", Action.DROP: "dropped", Action.DELAY: "delayed", A
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """
-    One frame, or the proxy's action on it or its connection.
-
-    ``at`` is in monotonic seconds since the proxy started; ``connection`` counts accepted connections from 1. ``what``
-    is `request`, `reply`, or an action: `held`, `cut`, `released`, `dropped`, `delayed`.
-    """
+    """One frame (``what``: `request`, `reply`), or the proxy's action on it (`held`), ``at`` seconds from its start."""
 
     at: float
     connection: int
@@ -264,11 +259,7 @@ async def _brokers(bootstrap: str, deadline: Deadline) -> list[tuple[int, Addres
 
 
 class WireProxy:
-    """
-    A proxy in an event loop and thread of its own, as a context manager; the methods for the caller are thread-safe.
-
-    Entering raises `Unreachable` if no broker answers.
-    """
+    """A proxy in its own thread, thread-safe for the caller; entering raises `Unreachable` if no broker answers."""
 
     def __init__(
         self,

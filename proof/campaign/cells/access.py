@@ -57,11 +57,7 @@ def _as_user(stage: CellEnvironment) -> tuple[str, ...]:
 
 
 def _refused(stage: CellEnvironment, writer: Program, *words: str, heal: Callable[[], object] | None = None) -> None:
-    """
-    Check that the writer ends by itself with a message that names what is missing, and leaves no transaction open.
-
-    ``heal``: called before the check for open transactions, if that is impossible without it.
-    """
+    """Check that the writer ends, names what is missing, and leaves nothing open; ``heal``: called before the last."""
     try:
         code = writer.wait(Deadline(_BOUND_S * stage.slack))
     except DeadlineExceeded:
@@ -114,11 +110,7 @@ def revoked(stage: CellEnvironment) -> None:
     bound_s=30.0,
 )
 def revoked_from_spark(stage: CellEnvironment) -> None:
-    """
-    Spark's own Java consumer loses its right to read the input during a run, and gets it back.
-
-    The right to describe stays: the driver still sees the offsets, so that only Spark's tasks can notice.
-    """
+    """Spark's Java consumer loses its right to read, though not to describe, which the driver uses; it gets it back."""
     read = next(right for right in _rights(stage) if right.name == stage.names.input)
     describe = replace(read, operation=Operation.DESCRIBE)
     _grant(stage)

@@ -111,11 +111,7 @@ for _role, _target in {
     needed={"broker_kills": 3, OPEN: 1},
 )
 def killed_at_once(count: int, seconds: float, stage: CellEnvironment) -> None:
-    """
-    Several brokers die at the same moment: nothing may be acknowledged; then they come back and everything continues.
-
-    If all of them die, acknowledged data is in the page cache and comes back.
-    """
+    """Several brokers die at the same moment: nothing may be acknowledged until they are back; then all continues."""
     with running(stage) as writer:
         victims = stage.random.sample(stage.sandbox.brokers, count)
         killed = in_transaction(stage, writer, lambda: stage.sandbox.kill(*victims))

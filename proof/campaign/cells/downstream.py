@@ -1,9 +1,4 @@
-"""
-Downstream programs other than the ledger: receivers and totals.
-
-Receivers: consumers and Redis die around a claim; claims are flushed, evicted, lost in a failover, and expire. Totals:
-they die around the commit of their changelog, and their state is wiped.
-"""
+"""Downstream programs other than the ledger: receivers, with PostgreSQL and Redis, and totals."""
 
 from __future__ import annotations
 
@@ -43,11 +38,7 @@ _CLAIMED = "SELECT count(*) FROM processed_messages"
 @killed("F29-receiver-control", "SIGKILL", _CONTROL, MOMENTS[1:2], "claim-afterwards")
 @killed("F29-receiver", "SIGKILL", _TARGET, MOMENTS, "", bound_s=BACK_S)
 def receiver_killed(moments: Sequence[str], bug: str, stage: CellEnvironment) -> None:
-    """
-    Claim and effect are one transaction of PostgreSQL, and consumers die around its commit.
-
-    The control: effects and claims in two transactions, and deaths between them.
-    """
+    """Consumers die around the commit of claim and effect; in the control, between the commits of the two."""
     with ledger_on(stage, "--keep-days", "0", bug=bug, pattern="receive") as receiver:
         consumer = receiver.consumer
 
@@ -209,11 +200,7 @@ def _check_totals(consumer: Consumer) -> None:
 @three_kills(*("F33-before-commit", "SIGKILL", "totals", BEFORE), moment="before the changelog's commit", marks="prove")
 @three_kills("F33-after-commit", "SIGKILL", "totals", AFTER, moment="behind the changelog's commit")
 def totals_killed(points: tuple[CrashPoint, ...], stage: CellEnvironment, bug: str = "") -> None:
-    """
-    The program dies at one of the points, repeatedly; each restart wipes the state and restores it.
-
-    The control: deltas and offsets in two transactions, and a death between them.
-    """
+    """The program dies at a point and restores its state; in the control, between the commits of deltas and offsets."""
     with _counting(stage, bug) as consumer:
         if bug:  # before their first commit, the program would notice that offsets are missing
             produce_orders(stage, _COUNTED)

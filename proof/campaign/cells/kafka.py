@@ -191,11 +191,7 @@ def _joined(foreign: Consumer) -> bool:
     limit_s=1800.0,
 )
 def epochs(fences: int, transactions: int, stage: CellEnvironment) -> None:
-    """
-    The epoch of one id overflows, and the id continues with another producer id.
-
-    Either by 33,000 transactions, or most epochs are used up by ``fences``, and few transactions cross the overflow.
-    """
+    """An id's epoch overflows, by 33,000 transactions, or by a few once ``fences`` have used up most epochs."""
     if fences:
         stage.orders(1)
         stage.drain()

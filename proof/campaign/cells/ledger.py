@@ -39,11 +39,7 @@ REBALANCED_S = 2 * _SESSION_S + 3.0
 
 
 class ReplyDroppingProxy:
-    """
-    Forwards bytes, and cuts both connections instead at some replies to a COMMIT, chosen by ``rng``.
-
-    ``recovery_s``: the seconds from each lost reply to the next one that was forwarded.
-    """
+    """Forwards bytes, but cuts both connections at some replies to a COMMIT; ``recovery_s``: until the next reply."""
 
     def __init__(self, url: str, probability: float, rng: random.Random) -> None:
         target = urlsplit(url)
@@ -138,11 +134,7 @@ def ledger_on(stage: CellEnvironment, *options: str, bug: str = "", pattern: str
 @killed("F29-consumer-control", "SIGKILL", "ledger (control)", MOMENTS[1:2], "position-afterwards")
 @killed("F29-consumer", "SIGKILL", "ledger", MOMENTS, "", marks="prove", bound_s=BACK_S)
 def consumer_killed(moments: Sequence[str], bug: str, stage: CellEnvironment) -> None:
-    """
-    Consumers die with the row locked: before, during and after the commit, repeatedly.
-
-    The control: rows and position in two transactions, and deaths between them.
-    """
+    """Consumers die around the commit with the row locked; in the control, between the commits of rows and position."""
     with ledger_on(stage, bug=bug) as ledger:
         stores.kill_repeatedly(ledger.consumer, moments, ledger.position, per_kill=int(BATCH / DIES))
         ledger.check()
@@ -199,11 +191,7 @@ def reply_lost(stage: CellEnvironment) -> None:
     needed={"pauses": 2, "kills": 1, "overtaken": 1},
 )
 def row_locked(stage: CellEnvironment) -> None:
-    """
-    A member hangs with its rows locked, and another takes over.
-
-    First it is woken afterwards and finds its transaction gone; then one is killed while the other waits for it.
-    """
+    """A member hangs with its rows locked, and another takes over: after a time-out, then after a kill as it waits."""
     times = ("--idle-timeout-s", f"{_IDLE_S:g}", "--lock-timeout-s", f"{_LOCK_S:g}")
     with ledger_on(stage, *times) as ledger:
         for killed in (False, True):

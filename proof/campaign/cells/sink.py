@@ -1,9 +1,4 @@
-"""
-The exactly-once sink: drivers, tasks, executors and brokers crash, hang, are isolated, or exist twice.
-
-Meanwhile a reader polls the output, and sees each batch whole or absent in each partition; in the end every row is
-there once, and the latest totals are the input's counts.
-"""
+"""The exactly-once sink: all parts fail, readers see each batch whole or absent in a partition, and each row once."""
 
 from __future__ import annotations
 
@@ -59,12 +54,7 @@ between, between_for_both = partial(CELLS, moment="between runs"), partial(both,
 
 
 def driver_crash(query: str, point: CrashPoint | None, writers: str, stage: CellEnvironment) -> None:
-    """
-    The driver and its JVM are killed at a point of a batch, repeatedly.
-
-    Each run finds out whether the last batch is committed, and dies in the next one. Without a ``point``, each dies at
-    a different one.
-    """
+    """Driver and JVM die at a point of each batch (None: any); each run finds out if the last batch is committed."""
     with sink_on(stage, writers, query, orders=MOST * (stage.kills + 1)) as experiment:
         killed = time.time()
         for batch in range(stage.kills):
@@ -140,11 +130,7 @@ def executor_killed(writers: str, stage: CellEnvironment) -> None:
 
 @amid("F40-stage", "shuffle files lost, the stage is repeated", "Spark's local disk", needed=(OPEN, "stages_repeated"))
 def stage_repeated(writers: str, stage: CellEnvironment) -> None:
-    """
-    The shuffle files vanish while a writer is at its first rows: it can't fetch the others, and the stage runs again.
-
-    Spark does not count this as a second attempt of the task. Rows are wide, so that some are not fetched yet.
-    """
+    """The shuffle files vanish while a writer is at its first rows: it can't fetch others, and the stage runs again."""
     disk = stage.folder / "local"
     conf = {"spark.default.parallelism": 2, "spark.sql.execution.arrow.maxRecordsPerBatch": 10, "spark.local.dir": disk}
     with sink_on(stage, writers, sink_query.KEYED, orders=2 * MOST) as experiment:
@@ -198,11 +184,7 @@ def frozen_driver(writers: str, stage: CellEnvironment) -> None:
 
 @amid("F41-zombie", "SIGSTOP, a new run goes on, SIGCONT", "driver and its tasks", needed=("pauses", OPEN, _FENCED))
 def zombie(writers: str, stage: CellEnvironment) -> None:
-    """
-    The query is stopped in the middle of its rows, and another run on its checkpoint continues.
-
-    Then the first one wakes, and its tasks write their other rows: too late.
-    """
+    """The query is stopped amid its rows, and another run on its checkpoint continues; its other rows come too late."""
     with sink_on(stage, writers, feed=_FEED) as experiment:
         sleeper, hold = experiment.held(CrashPoint.MID_PRODUCE, *_ROW_BY_ROW)
         with stopped(stage, sleeper):
@@ -248,11 +230,7 @@ def broker_killed(role: str, writers: str, stage: CellEnvironment) -> None:
 
 
 def cut_off(role: str, writers: str, stage: CellEnvironment) -> None:
-    """
-    The network is cut while the transaction is open: no client reaches a broker, or a broker reaches no other one.
-
-    An isolated group coordinator reports a position that its successor has since advanced.
-    """
+    """The network is cut in an open transaction: no client reaches a broker, or the group's coordinator no broker."""
     with sink_on(stage, writers, COPY, feed=_FEED) as experiment:
         program, hold = experiment.held(CrashPoint.AFTER_FLUSH)
         brokers = stage.sandbox.brokers
@@ -313,11 +291,7 @@ def _restored(experiment: SinkExperiment) -> Path:
 
 
 def checkpoint_lost(lose: Callable[[SinkExperiment], Path], reason: str, writers: str, stage: CellEnvironment) -> None:
-    """
-    A query whose checkpoint was deleted or is an old copy would write input again: it is refused for that ``reason``.
-
-    The control, without a reason: Spark's own sink writes that input again.
-    """
+    """A deleted or old checkpoint is refused for a ``reason``; the control, Spark's own sink, writes input again."""
     with sink_on(stage, writers) as experiment:
         latest = lose(experiment)
         if reason:

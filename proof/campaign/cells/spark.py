@@ -83,11 +83,7 @@ class SparkCluster(SandboxFolder):
 
 @contextlib.contextmanager
 def standalone(stage: CellEnvironment, workers: int = 2, cores: int = 2) -> Iterator[SparkCluster]:
-    """
-    Within the block, run a standalone Spark cluster, each worker with an address of its own.
-
-    Spark never runs a copy of a task on the task's own host, and `local` and `local-cluster` are one host.
-    """
+    """Run a standalone cluster with a host per worker: Spark runs no copy of a task on the task's own host."""
     with SparkCluster(stage.folder / "cluster", "spark") as cluster:
         cluster.run("up", "--port", "0", "--workers", str(workers), "--cores", str(cores))
         yield cluster
@@ -137,12 +133,7 @@ def _stopped_in_transaction(stage: CellEnvironment, *roots: psutil.Process) -> t
 @bounded("F06-driver", "SIGKILL", "driver JVM and program", False, True, needed=("kills", OPEN))
 @bounded("F06-executor", "SIGKILL", "executor JVM", True, False, needed=("kills", OPEN))
 def killed(executor: bool, driver: bool, stage: CellEnvironment) -> None:
-    """
-    One of two executor JVMs, the driver's JVM and program, or both die in mid-batch.
-
-    Spark gives a dead executor's tasks to the other one, which is orphaned if the driver died as well. A new driver
-    resumes from the group's offset.
-    """
+    """An executor JVM, the driver with its JVM, or both die in mid-batch; another one or a new driver continues."""
     options = (*(_CLUSTER if executor else _LOCAL), *_SMALL)
     with _at_work(stage, *options) as writer:
         for _ in range(stage.times):

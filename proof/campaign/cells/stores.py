@@ -70,10 +70,8 @@ def _copy(source: Path, target: Path) -> None:
 @dataclass(frozen=True)
 class Consumer:
     """
-    One downstream pattern on the cell's output, in its own group; a context manager that leaves nothing on the brokers.
-
-    ``words`` is its command line without broker, topic and group; ``made`` are topics that it creates. With ``bug``,
-    the same program runs with that bug (`python -m tests.kills.broken`), which must be detected.
+    One downstream pattern on the cell's output, in its own group; leaves nothing on the brokers. ``words``: its command
+    line without broker, topic and group; ``made``: topics that it creates; ``bug``: of `tests.kills.broken`.
     """
 
     stage: CellEnvironment
@@ -172,11 +170,7 @@ def dying(stage: CellEnvironment, moment: str, how: str = "kill", probability: f
 def kill_repeatedly(
     consumer: Consumer, moments: Sequence[str], position: Callable[[], int], *, per_kill: int, probability: float = DIES
 ) -> None:
-    """
-    Let members die until `stage.kills` have; each start recovers the last death, and orders are added as they run out.
-
-    Each dies at one of ``moments``; ``per_kill``: the average number of orders that it processes before.
-    """
+    """Let members die at ``moments``, each after some ``per_kill`` orders, until enough have; the next one recovers."""
     stage, alone = consumer.stage, consumer.all_partitions
     died_at: float | None = None
     produce_orders(stage, int(_ROOM * per_kill * stage.kills) + per_kill)

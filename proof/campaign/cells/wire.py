@@ -1,8 +1,4 @@
-"""
-Late frames, lost replies and slow networks: the wire proxy is between the writer and its brokers.
-
-Also the proxy's own experiments, which run both writers repeatedly: a control that must break, and ours that must not.
-"""
+"""Late frames, lost replies and slow networks, by a proxy between writer and brokers; the proxy's own experiments."""
 
 from __future__ import annotations
 
@@ -60,11 +56,7 @@ class LateFrame(NamedTuple):
 
 
 def deliver_late(proxy: WireProxy, api: Api, transactional_id: str) -> LateFrame:
-    """
-    Hold a frame, cut its connection, let the next transaction of the same id write, release the frame into it.
-
-    A broker can't tell a late frame from a new one unless the epoch differs; ours changes with every transaction.
-    """
+    """Hold a frame, cut its connection, and release it into the id's next transaction: only its epoch is older."""
     committed = True if api is Api.END_TXN else None
     late = proxy.add(Rule(api, transactional_id=transactional_id, committed=committed, cut=True))
     caught = late.caught(Deadline(_CAUGHT_S))
