@@ -17,16 +17,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from brew.acl import advice as denied
-from brew.cli import (
-    as_called,
-    bootstrap_option,
-    checked_group,
-    flag,
-    plain_option,
-    printable,
-    repeatable,
-    typed_option,
-)
+from brew.cli import as_called, bootstrap_option, checked_group, flag, plain_option, printable, repeatable, typed_option
 from brew.cluster import ONGOING, PartitionTransaction, Place, ReadBounds, Unknown
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -44,19 +35,10 @@ from brew.kafka.transactions_admin import (
 from brew.names import ExitCode, quantity
 from operations import hanging_transactions as hanging
 from operations.hanging_transactions import UNHEALTHY, AgeLimits, Diagnosis, Kind, aborted_by_fence
-from operations.options import (
-    advice,
-    advised,
-    checked_topics,
-    connected,
-    json_option,
-    print_json,
-    show,
-)
+from operations.options import advice, advised, checked_topics, connected, json_option, print_json, show
 
 _LOOK_S = 0.05
-_LONGEST = "transaction.max.timeout.ms"
-_LONGEST_MS = 900_000  # Kafka's default
+_LONGEST, _LONGEST_MS = "transaction.max.timeout.ms", 900_000  # Kafka's default
 _NAMED, _PANEL_EDGES, _ENDING_END_S, _ASK_S = 5, 6, 30.0, 60.0
 _OLDER_THAN_S = 60.0
 ENDED = "aborted"
@@ -101,8 +83,7 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
     client = admin(connection)
     ends, unread = bounds(client, all_partitions(client, scope.topics, deadline), deadline)
     held_back = sorted(place for place, bound in ends.items() if bound.held)
-    settings = broker_settings(client, deadline)
-    longest, assumed = _longest_timeout(settings)
+    longest, assumed = _longest_timeout(broker_settings(client, deadline))
     groups_there: Mapping[str, Mapping[Place, int]] = {}
     with open_transactions_admin(connection, deadline) as transactions:
         found, refused = _diagnosed(transactions, held_back, AgeLimits(scope.older_than_s, longest))
@@ -119,8 +100,7 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
             try:
                 names, left_out = _groups_to_ask(groups(client, deadline), cases, scope.most_groups)
                 groups_there, unanswered = transactions.readers(names, sorted(places))
-                unavailable += left_out
-                unavailable += _unanswered_coordinators(unanswered)
+                unavailable += [*left_out, *_unanswered_coordinators(unanswered)]
             except BrewError as error:
                 unavailable.append(str(error))
     return TransactionsSnapshot(tuple(cases), ends, groups_there, tuple(unavailable), len(unread), bool(assumed))
@@ -140,10 +120,8 @@ def _groups_to_ask(names: Collection[str], cases: Iterable[Diagnosis], most_grou
     owners = {case.position[0] for case in cases if case.position is not None}
     ordered = sorted(names, key=lambda name: (name not in owners, name))
     left = len(ordered) - most_groups
-    note = (
-        f"offsets of {left} of {len(ordered)} groups, which may wait, too; set --groups to {len(ordered)} to read all"
-    )
-    return ordered[:most_groups], [note] if left > 0 else []
+    of = f"offsets of {left} of {len(ordered)} groups, which may wait, too"
+    return ordered[:most_groups], [f"{of}; set --groups to {len(ordered)} to read all"] if left > 0 else []
 
 
 def _unanswered_coordinators(unanswered: Mapping[str, str]) -> list[str]:
@@ -236,12 +214,10 @@ def _await_end(transactions: TransactionsAdmin, case: Diagnosis, deadline: Deadl
 def row(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> dict[str, Any]:
     known, owner, sink, fenced = case.known, case.owner, case.sink, aborted_by_fence(case)
     pipeline = owner and {"group": owner.group, "input": owner.topic, "partition": owner.partition}
+    same = ("why", "transactional_id", "producer_id", "producer_epoch")
     return {
         "kind": case.kind.value,
-        "why": case.why,
-        "transactional_id": case.transactional_id,
-        "producer_id": case.producer_id,
-        "producer_epoch": case.producer_epoch,
+        **{name: getattr(case, name) for name in same},
         "state": None if known is None else known.state,
         "age_s": None if case.age_s is None else round(case.age_s, 1),
         "timeout_s": None if known is None else known.timeout_ms / 1000,
@@ -430,9 +406,8 @@ def _abort_selected(
     **option: Any,
 ) -> AbortReport:
     if unknown := hanging.unmatched(snapshot.cases, names):
-        raise Refused(
-            f"--transaction is {unknown[0]!r}: there is no such open transaction; run `brew doctor` to list them"
-        )
+        remedy = "there is no such open transaction; run `brew doctor` to list them"
+        raise Refused(f"--transaction is {unknown[0]!r}: {remedy}")
     young = option["older_than"] is not None and bool(option["topics"] or option["group"])
     picked = hanging.select_to_abort(snapshot.cases, names, everything=everything, young=young)
 
@@ -474,9 +449,10 @@ def _advise(unhealthy: list[Diagnosis], doubts: list[str]) -> None:
         )
         return
     first = shlex.quote(unhealthy[0].names[0])
-    lines = (
-        f"{quantity(len(unhealthy), 'transaction')} to abort. If the owner is gone, run "
-        f"`brew doctor --abort --transaction {first}`; an owner that still runs would be fenced. "
-        "`brew doctor --abort --all` aborts all that are hanging or past their timeout"
+    alone = f"`brew doctor --abort --transaction {first}`; an owner that still runs would be fenced"
+    text = f"{quantity(len(unhealthy), 'transaction')} to abort. If the owner is gone, run {alone}. "
+    show(
+        Text(
+            printable(as_called(text + "`brew doctor --abort --all` aborts all that are hanging or past their timeout"))
+        )
     )
-    show(Text(printable(as_called(lines))))

@@ -87,17 +87,12 @@ def utc(ms: int) -> datetime | None:
         return None
 
 
-def iso(moment: datetime) -> str:
-    """Format as ISO 8601 in UTC, to the millisecond."""
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def record_time(ms: int) -> str | None:
-    """Format a record's timestamp: the number itself outside the calendar's range; None if the record has none (-1)."""
+    """Format a record's timestamp as ISO 8601; a number outside the calendar's range; None if there is none (-1)."""
     if ms == _NO_TIMESTAMP:
         return None
     moment = utc(ms)
-    return str(ms) if moment is None else iso(moment)
+    return str(ms) if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def span(start: int, end: int) -> str:

@@ -357,14 +357,10 @@ def document_of(
 
 def _row(snapshot: PartitionSnapshot, before: PartitionSnapshot, now_ms: int) -> dict[str, Any]:
     age_s, reason = snapshot.lag_s(now_ms), classify(before, snapshot, now_ms)
+    same = ("producer_id", "producer_epoch", "transactional_id", "first_offset")
     holders = [
-        {
-            "producer_id": holder.producer_id,
-            "producer_epoch": holder.producer_epoch,
-            "transactional_id": holder.transactional_id,
-            "first_offset": holder.first_offset,
-            "age_s": None if holder.age_s is None else round(holder.age_s, 1),
-        }
+        {name: getattr(holder, name) for name in same}
+        | {"age_s": None if holder.age_s is None else round(holder.age_s, 1)}
         for holder in snapshot.holders
     ]
     return {
@@ -383,7 +379,6 @@ def _row(snapshot: PartitionSnapshot, before: PartitionSnapshot, now_ms: int) ->
 
 
 def lag_table(document: Mapping[str, Any], topic: str, group: str) -> Group:
-
     def cells(row: Mapping[str, Any]) -> list[str | Text]:
         committed = "-" if row["committed"] is None else f"{row['committed']:,}"
         left = str(Remaining(row["remaining"], row["exact"])).replace("at most ", "≤ ")
@@ -392,14 +387,9 @@ def lag_table(document: Mapping[str, Any], topic: str, group: str) -> Group:
         return [*offsets, left, _age(row["lag_s"]), state, Text(row["why"])]
 
     numbers = ["p", "committed", "LSO", "end", "to read", "oldest"]
-    drawn = options.table(
-        [*numbers, "state", "why"],
-        map(cells, document["partitions"]),
-        right=numbers,
-        narrow=["state"],
-        title=Text(f"group {group} in {topic}"),
-        title_justify="left",
-    )
+    look: dict[str, Any] = {"title": Text(f"group {group} in {topic}"), "title_justify": "left"}
+    rows = map(cells, document["partitions"])
+    drawn = options.table([*numbers, "state", "why"], rows, right=numbers, narrow=["state"], **look)
     lines = []
     if document["remaining"] is not None:
         total = str(Remaining(document["remaining"], document["exact"]))

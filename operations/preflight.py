@@ -99,17 +99,12 @@ def _facts(surveyor: OffsetsClient, settings: PipelineSettings, deadline: Deadli
 
 def _timeouts(chain: dict[str, Any]) -> Table:
     """Return the chain's timeouts, then the others; each with who sets it, and what happens when it is exceeded."""
-    return plain_table(
-        (
-            (
-                Text(timeout["name"], "bold"),
-                timeouts.duration_text(timeout["ms"]),
-                Text(f"set by {timeout['set_by']}. ").append(f"On expiry: {timeout['exceeded']}", "dim"),
-            )
-            for timeout in (*chain["chain"], *chain["beside"])
-        ),
-        right=["2"],
-    )
+
+    def cells(timeout: dict[str, Any]) -> tuple[Text, str, Text]:
+        what = Text(f"set by {timeout['set_by']}. ").append(f"On expiry: {timeout['exceeded']}", "dim")
+        return Text(timeout["name"], "bold"), timeouts.duration_text(timeout["ms"]), what
+
+    return plain_table(map(cells, (*chain["chain"], *chain["beside"])), right=["2"])
 
 
 def all_findings(settings: PipelineSettings) -> list[Finding]:

@@ -335,13 +335,8 @@ def show(
     Exit codes: 0 shown, or stopped by a signal, 3 refused or brokers unreachable, 64 wrong usage.
     """  # noqa: D301 - click's own mark
     offset, since_ms = _start(start)
-    wanted = RecordQuery(
-        checked_topic(topic, "TOPIC"),
-        start=offset,
-        since_ms=since_ms,
-        key=None if key is None else as_bytes(key),
-        **more,
-    )
+    wanted_key = None if key is None else as_bytes(key)
+    wanted = RecordQuery(checked_topic(topic, "TOPIC"), start=offset, since_ms=since_ms, key=wanted_key, **more)
     connection = connected(bootstrap)
 
     def say(documents: list[dict[str, Any]]) -> None:

@@ -197,12 +197,7 @@ class ServerProcess:
 
 
 def await_start(
-    name: str,
-    ready: Callable[[], bool],
-    alive: Callable[[], bool],
-    log: Path,
-    deadline: Deadline,
-    begin: int = 0,
+    name: str, ready: Callable[[], bool], alive: Callable[[], bool], log: Path, deadline: Deadline, begin: int = 0
 ) -> None:
     """Wait until a server is ready; `Refused`, with its log from ``begin`` on, if not in time; `PortTaken` if so."""
     while not ready():

@@ -289,9 +289,8 @@ def inspect_command(
       python -m pipeline dlq inspect --source 2/10441 --json
     """  # noqa: D301 - click's own mark
     if (position is None) is (source is None):
-        raise UsageError(
-            "give one dead letter: either PARTITION/OFFSET of the dead-letter topic, or --source PARTITION/OFFSET"
-        )
+        which = "either PARTITION/OFFSET of the dead-letter topic, or --source PARTITION/OFFSET"
+        raise UsageError(f"give one dead letter: {which}")
     partition, offset = _pair(position or source or "")
     place = open_dead_letter_topics(connection(bootstrap), dead_letter)
     letters: Iterator[DeadLetter]
@@ -358,10 +357,8 @@ def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option:
     target = checked_topic(option["input"], "INPUT_TOPIC (--input)")
     edit = None if option["edit"] is None else RepairCommand.parse(option["edit"], option["edit_timeout"])
     choice = _choice(**{name: option[name] for name in ("partitions", "reasons", "keys", "offsets")})
-    if not 1 <= len(option["group"]) <= _LONGEST_GROUP:
-        raise UsageError(
-            f"GROUP_ID (--group) has {len(option['group'])} characters; set one of 1 to {_LONGEST_GROUP} characters"
-        )
+    if not 1 <= (length := len(option["group"])) <= _LONGEST_GROUP:
+        raise UsageError(f"GROUP_ID (--group) has {length} characters; set one of 1 to {_LONGEST_GROUP} characters")
     place = open_dead_letter_topics(connection(bootstrap), dead_letter)
     settings = _settings(place, target, choice, edit, option)
     done: list[Replayed] = []

@@ -160,9 +160,8 @@ class RepairCommand:
             try:
                 child = Popen(self.command, stdin=given, stdout=PIPE, stderr=PIPE, start_new_session=True)
             except OSError as error:
-                raise UsageError(
-                    f"--edit can't start {self.command[0]!r}: {error.strerror}; name an executable program"
-                ) from error
+                wrong = f"--edit can't start {self.command[0]!r}: {error.strerror}"
+                raise UsageError(f"{wrong}; name an executable program") from error
         with child:
             try:
                 edited, complaint = self._written(child, Deadline(self.timeout_s))

@@ -64,12 +64,8 @@ class OrderSearch:
         report: Report,
         function: Function | None = None,
     ) -> None:
-        self._connection, self.order_topics, self._transactions, self._report = (
-            connection,
-            order_topics,
-            transactions,
-            report,
-        )
+        self._connection, self.order_topics = connection, order_topics
+        self._transactions, self._report = transactions, report
         self._function = function
         self._admin = admin(connection)
         self._logs: dict[str, dict[int, LogOffsets]] = {}
@@ -276,11 +272,8 @@ class OrderSearch:
         """The ranges of the group's transactions, as far as the offset log still has them."""
         group, deadline = self.order_topics.group, Deadline(_ASK_S)
         try:
-            whose = (
-                group,
-                self.order_topics.input,
-                topics.describe_one(self._admin, OFFSETS_TOPIC, deadline).partitions,
-            )
+            partitions = topics.describe_one(self._admin, OFFSETS_TOPIC, deadline).partitions
+            whose = (group, self.order_topics.input, partitions)
             batches = newest_offset_batches(self._admin, self._transactions.raw, *whose, deadline)
             return spans(batches, {p: bounds.first for p, bounds in self.logs(self.order_topics.input).items()})
         except BrewError as error:

@@ -164,9 +164,7 @@ def delivery_status(history: OrderHistory) -> tuple[DeliveryStatus, str]:
         return DeliveryStatus.NOT_VISIBLE, "the input record itself was aborted, so it is not to be delivered"
     if repeated := _repeated(standing):
         return DeliveryStatus.TWICE, _why_twice(repeated)
-    if standing:
-        return _delivered(history, standing, aborted)
-    return _not_found(history)
+    return _delivered(history, standing, aborted) if standing else _not_found(history)
 
 
 def _repeated(standing: list[Copy]) -> list[Copy]:

@@ -311,13 +311,9 @@ def document(view: View) -> dict[str, Any]:
 
 def _row(row: Row) -> dict[str, Any]:
     strip = row.strip
+    same = ("partition", "state", "why", "position", "last_stable", "end")
     return {
-        "partition": row.partition,
-        "state": row.state,
-        "why": row.why,
-        "position": row.position,
-        "last_stable": row.last_stable,
-        "end": row.end,
+        **{name: getattr(row, name) for name in same},
         "to_read": row.left,
         "exact": row.exact,
         "lag_s": _rounded(row.lag_s),

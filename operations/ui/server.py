@@ -11,6 +11,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import Any
 
 import click
@@ -168,17 +169,10 @@ def application(live: LiveView, hosts: list[str]) -> Starlette:
 
         return Route(f"/{name}", serve_file)
 
-    routes = [
-        Route("/", live.page),
-        Route("/events", live.events),
-        Route("/view.json", live.json),
-        file("page.css", "text/css"),
-        file("page.js", "text/javascript"),
-        file("icon.svg", "image/svg+xml"),
-    ]
-    return Starlette(
-        routes=routes, lifespan=lifespan, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)]
-    )
+    kinds = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+    views = [Route("/", live.page), Route("/events", live.events), Route("/view.json", live.json)]
+    allowed = [Middleware(TrustedHostMiddleware, allowed_hosts=hosts)]
+    return Starlette(routes=[*views, *starmap(file, kinds.items())], lifespan=lifespan, middleware=allowed)
 
 
 class _Server(uvicorn.Server):

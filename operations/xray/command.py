@@ -218,9 +218,8 @@ def xray(
     html = out is not None and out.suffix == ".html"
     with options.progress() as report:
         wanted = (roles, more["topic"], more["group"], window, journal)
-        taken = XrayCollector(options.connected(bootstrap), report, *wanted, over_time=html).take(
-            int(time.time() * 1000)
-        )
+        collector = XrayCollector(options.connected(bootstrap), report, *wanted, over_time=html)
+        taken = collector.take(int(time.time() * 1000))
     if out is not None:
         out.write_text(render.page(taken) if html else render.svg_document(taken), "utf-8")
     if as_json:

@@ -150,8 +150,7 @@ class RunBuilder:
             whole = self._origin or batch.base_sequence == 0 or batch.producer_id in self._ended
             below = self._below[batch.producer_id] = _BelowWindow(whole)
         if batch.base_offset < self._start:
-            inside = max(0, batch.last_offset + 1 - self._start)
-            below.records += batch.records - min(batch.records, inside)
+            below.records += batch.records - min(batch.records, max(0, batch.last_offset + 1 - self._start))
             below.sources = below.sources or sources
 
     def _records(self, batch: RawBatch, sources: ReadSources) -> None:

@@ -264,16 +264,12 @@ def _bin(column: Column) -> dict[str, Any]:
 
 
 def _run(run: Run) -> dict[str, Any]:
+    same = ("records", "producer_id", "epoch", "written_ms", "ended_ms", "marker")
     return {
         "start": run.start,
         "until": run.end,
         "kind": run.kind.value,
-        "records": run.records,
-        "producer_id": run.producer_id,
-        "epoch": run.epoch,
-        "written_ms": run.written_ms,
-        "ended_ms": run.ended_ms,
-        "marker": run.marker,
+        **{name: getattr(run, name) for name in same},
         "source": None if run.first is None or run.last is None else _source((run.first, run.last)),
         "sink": run.sink and {"name": run.sink.name, "batch": run.sink.number},
     }
