@@ -252,20 +252,9 @@ def follow(
     verdict = verified(cluster, contender, topics, total)
     cluster.drop_topics([source, topics.output, topics.dead_letter])
     delays = delays_ms(pacer.sent, reader.received, since)
-    return Latency(
-        contender.name,
-        number,
-        per_s,
-        len(delays) / measured_s,
-        measured_s,
-        first,
-        percentile(delays, 0.5),
-        percentile(delays, 0.99),
-        max(delays),
-        cpu / measured_s,
-        memory.peak.total() / 2**20,
-        verdict,
-    )
+    spread = (percentile(delays, 0.5), percentile(delays, 0.99), max(delays))
+    pace = (per_s, len(delays) / measured_s, measured_s, first, *spread, cpu / measured_s)
+    return Latency(contender.name, number, *pace, memory.peak.total() / 2**20, verdict)
 
 
 def _await(
@@ -317,17 +306,8 @@ def restart(cluster: BenchmarkCluster, contender: Contender, master: str, record
         usage = finish(cluster, contender, topics, other, step_timeout_s(records))
     verdict, duplicates = verified_after_kill(cluster, contender, topics, records)
     cluster.drop_topics([topics.output, topics.dead_letter])
-    return Restart(
-        contender.name,
-        records,
-        number,
-        sum(stable.values()),
-        waiting,
-        first - started,
-        usage.wall_s,
-        duplicates,
-        verdict,
-    )
+    seen = (sum(stable.values()), waiting, first - started, usage.wall_s)
+    return Restart(contender.name, records, number, *seen, duplicates, verdict)
 
 
 def roles(first: Tree, other: Tree) -> tuple[Tree, Tree]:

@@ -52,9 +52,9 @@ def _kill_at_end_of_input() -> None:
     os._exit(3)
 
 
-def _reap_until_alone(seconds: float) -> bool:
-    """Reap children as they end; return True if none is left."""
-    end = time.monotonic() + seconds
+def _reap_until_alone() -> bool:
+    """Reap children as they end, for some seconds; return True if none is left."""
+    end = time.monotonic() + _ORPHANS_S
     while time.monotonic() < end:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -70,21 +70,13 @@ def main() -> None:
     adopted = adopt_orphans()
     threading.Thread(target=_kill_at_end_of_input, daemon=True).start()
     began = time.monotonic()
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-    code = child.wait()
-    wall = time.monotonic() - began
-    left = 0
-    if not _reap_until_alone(_ORPHANS_S):
-        left = kill_descendants()
-        _reap_until_alone(_ORPHANS_S)
+    code = subprocess.Popen(command, stdin=subprocess.DEVNULL).wait()
+    usage = {"exit_code": code, "wall_s": time.monotonic() - began, "orphans_adopted": adopted, "killed_after_end": 0}
+    if not _reap_until_alone():
+        usage["killed_after_end"] = kill_descendants()
+        _reap_until_alone()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    usage = {
-        "exit_code": code,
-        "wall_s": wall,
-        "cpu_s": used.ru_utime + used.ru_stime,
-        "orphans_adopted": adopted,
-        "killed_after_end": left,
-    }
+    usage["cpu_s"] = used.ru_utime + used.ru_stime
     fresh = report.with_suffix(".new")
     fresh.write_text(json.dumps(usage))
     fresh.replace(report)

@@ -61,14 +61,8 @@ def bench() -> None:
 
 def book(kafka: Cluster, postgres: Postgres, count: int, batch: int, number: int) -> dict[str, Any]:
     """Book ``count`` orders once into tables of their own, and check them."""
-    names = [
-        "--topic",
-        f"bench.{count}.out",
-        "--group",
-        f"bench-{batch}-{number}",
-        "--schema",
-        f"bench_{batch}_{number}",
-    ]
+    names = ["--topic", f"bench.{count}.out", "--group", f"bench-{batch}-{number}"]
+    names += ["--schema", f"bench_{batch}_{number}"]
     ledger = ["downstream", "ledger", "--bootstrap", kafka.bootstrap, "--database", postgres.url, *names, "--json"]
     load, server, own = psutil.getloadavg()[0], server_cpu_s(postgres.state.identity, _ENDED), children_cpu_s()
     booked = json.loads(program(*ledger, "--batch", str(batch)))

@@ -147,10 +147,8 @@ def main() -> int:
     )
     for drains in results["rounds"]:
         print(", ".join(f"{name} {run['records_per_s']:,.0f} records/s" for name, run in sorted(drains.items())))
-    print(
-        f"drains with profiles reach {results['ratio']:.2f} of the prefix's rate, "
-        f"resolver alone {resolver['ratio']:.2f}"
-    )
+    alone = f"resolver alone {resolver['ratio']:.2f}"
+    print(f"drains with profiles reach {results['ratio']:.2f} of the prefix's rate, {alone}")
     if asked.json:
         save(asked.json, results)
     return 0 if held["peak_mb"] <= MOST_MB and results["ratio"] >= LEAST_RATIO else 1

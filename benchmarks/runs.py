@@ -170,8 +170,7 @@ class Results:
 
 
 def save(results: Results, path: Path) -> None:
-    document = {"format": FORMAT, **asdict(results)}
-    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    path.write_text(json.dumps({"format": FORMAT, **asdict(results)}, indent=2, ensure_ascii=False) + "\n")
 
 
 def load(paths: Iterable[Path]) -> Results:

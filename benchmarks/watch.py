@@ -70,10 +70,8 @@ class VisibilityWatch(Background):
 
     def run(self) -> None:
         while not self.over.wait(_POLL_S):
-            try:
+            with contextlib.suppress(BrewError):  # a broker under load may answer late; the next poll catches up
                 self._look()
-            except BrewError:
-                continue  # a broker under load may answer late; the next poll catches up
 
     def _look(self) -> None:
         visible = sum(self._ends.ask().values())

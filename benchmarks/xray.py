@@ -32,8 +32,7 @@ def header(base: int, records: int, epoch: int, attributes: int, time_ms: int, b
 def marker(base: int, epoch: int, *, commit: bool, time_ms: int) -> bytes:
     """Return a control batch, whose key holds version 0 and whether it commits."""
     record = b"\x00\x00\x00\x08" + struct.pack(">hh", 0, commit) + b"\x0c" + bytes(6) + b"\x00"
-    body = bytes([len(record) << 1]) + record
-    return header(base, 1, epoch, _TRANSACTIONAL | _CONTROL, time_ms, body)
+    return header(base, 1, epoch, _TRANSACTIONAL | _CONTROL, time_ms, bytes([len(record) << 1]) + record)
 
 
 def log(offsets: int, per_batch: int, batches: int) -> Iterator[bytes]:
@@ -79,19 +78,10 @@ def main() -> None:
     drawn = time.perf_counter()
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if given.json:
-        numbers = {
-            "offsets": end,
-            "per_batch": given.per_batch,
-            "batches_of_a_transaction": given.batches,
-            "runs": len(runs),
-            "fold_s": round(folded - began, 2),
-            "times_s": round(timed - folded, 2),
-            "draw_s": round(drawn - timed, 2),
-            "page_bytes": sizes[0],
-            "picture_bytes": sizes[1],
-            "most_mib": round(memory),
-        }
-        save(given.json, numbers)
+        about = {"per_batch": given.per_batch, "batches_of_a_transaction": given.batches, "runs": len(runs)}
+        times = {"fold_s": folded - began, "times_s": timed - folded, "draw_s": drawn - timed}
+        drawing = {"page_bytes": sizes[0], "picture_bytes": sizes[1], "most_mib": round(memory)}
+        save(given.json, {"offsets": end, **about, **{n: round(took, 2) for n, took in times.items()}, **drawing})
     print(
         f"{end:,} offsets, {count:,} batches, {len(runs):,} runs: folded in {folded - began:.2f} s, times in "
         f"{timed - folded:.2f} s, page and picture in {drawn - timed:.2f} s; page {sizes[0] / 1000:,.0f} kB, "

@@ -52,8 +52,7 @@ def fold(batches: Iterable[RawBatch], log: LogOffsets) -> LogCounts:
 
 def _kept(batch: RawBatch, log: LogOffsets) -> int:
     """Return the batch's number of records inside the log: retention cuts batches, compaction removes records."""
-    inside = min(batch.last_offset + 1, log.end) - max(batch.base_offset, log.first)
-    return max(0, min(batch.records, inside))
+    return max(0, min(batch.records, min(batch.last_offset + 1, log.end) - max(batch.base_offset, log.first)))
 
 
 def topic_offsets(client: AdminClient, topic: str, deadline: Deadline) -> dict[int, LogOffsets]:

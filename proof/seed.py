@@ -121,8 +121,7 @@ class Chunk:
 
 def chunks(plan: Seeding, partitions: int) -> Iterator[Chunk]:
     """Yield everything to write, in order, in chunks, with as many visible orders as the plan's count."""
-    homes = _order_partitions(plan, partitions)
-    visible = _visible(plan, homes)
+    visible = _visible(plan, _order_partitions(plan, partitions))
     if not plan.transactional:
         while records := list(islice(visible, _CHUNK)):
             yield Chunk(records)

@@ -100,12 +100,10 @@ def up(
     properties = settings_of(option["properties"])
     with exclusive(directory):
         cluster = Cluster.open(directory)
-        if (
-            cluster is not None
-            and len(cluster.running()) == len(cluster.layout.nodes) == brokers
-            and kafka in {None, cluster.layout.kafka}
-            and (cluster.layout.secure or not is_secure)
-        ):
+        same = (
+            cluster is not None and kafka in {None, cluster.layout.kafka} and (cluster.layout.secure or not is_secure)
+        )
+        if cluster is not None and same and len(cluster.running()) == len(cluster.layout.nodes) == brokers:
             click.echo(f"Kafka is already up at {cluster.bootstrap}")
             _print_usage(cluster.layout)
             return

@@ -166,12 +166,9 @@ class Cluster:
         """Start the brokers of a layout that do not run; none that this call has started is left if one fails."""
         if settings.data_size_mb:
             kept = kept.with_node(kept.nodes[-1].number, size_mb=settings.data_size_mb)
-        placed = [
-            node
-            if node.alive() or node.namespace == settings.namespaces
-            else replace(node, namespace=settings.namespaces, host=HOST)
-            for node in kept.nodes
-        ]
+        elsewhere: dict[str, Any] = {"namespace": settings.namespaces, "host": HOST}
+        stay = [node.alive() or node.namespace == settings.namespaces for node in kept.nodes]
+        placed = [n if stays else replace(n, **elsewhere) for n, stays in zip(kept.nodes, stay, strict=True)]
         kept = replace(kept, launched=settings.kept(), nodes=tuple(placed))
         cluster = cls(kept, settings)
         try:

@@ -103,7 +103,6 @@ class Layout:
 
     @classmethod
     def read(cls, directory: Path) -> Layout | None:
-
         def parsed(kept: Any) -> Layout:
             nodes = [Node(**{**node, "identity": Identity.parse(node["identity"])}) for node in kept["nodes"]]
             return cls(directory, kept["cluster_id"], tuple(nodes), kept.get("launched", {}))
@@ -149,8 +148,7 @@ def server_properties(layout: Layout, node: Node, more: Mapping[str, object]) ->
 def secured(layout: Layout) -> Layout:
     """Return the same cluster, with a port on each node for clients with certificates."""
     taken = [port for node in layout.nodes for port in (node.port, node.controller_port)]
-    ports = free(len(layout.nodes), apart_from=taken)
-    pairs = zip(layout.nodes, ports, strict=True)
+    pairs = zip(layout.nodes, free(len(layout.nodes), apart_from=taken), strict=True)
     return replace(layout, nodes=tuple(replace(node, mutual_port=port) for node, port in pairs))
 
 

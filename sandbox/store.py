@@ -40,8 +40,7 @@ class State:
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> State:
-        identity = Identity.parse(kept["identity"])
-        return cls(kept["port"], kept["properties"], identity)
+        return cls(kept["port"], kept["properties"], Identity.parse(kept["identity"]))
 
 
 class Store:
@@ -256,9 +255,8 @@ class Postgres(Store):
         try:
             done = subprocess.run(command, timeout=max(0.001, deadline.remaining_s()), check=False, **how)
         except subprocess.TimeoutExpired as error:
-            raise Refused(
-                f"initdb in {fresh} did not end within {deadline.budget_s:g} s; try again when the machine is less busy"
-            ) from error
+            late = f"initdb in {fresh} did not end within {deadline.budget_s:g} s"
+            raise Refused(f"{late}; try again when the machine is less busy") from error
         if done.returncode != 0:
             raise Refused(f"initdb in {fresh} failed: {done.stderr.strip() or done.stdout.strip()}")
         fresh.rename(self.data)

@@ -110,14 +110,13 @@ def table(spark: Rows, ours: Rows) -> str:
     def twice(rows: Rows) -> int:
         return sum(count - 1 for count in rows.values())
 
-    return "\n".join(
-        (
-            line("", "Spark's own sink", "brew.ExactlyOnceSink"),
-            line("rows that a reader sees", spark.total(), ours.total()),
-            line("distinct rows", len(spark), len(ours)),
-            line("duplicate rows", twice(spark), twice(ours)),
-        )
+    lines = (
+        line("", "Spark's own sink", "brew.ExactlyOnceSink"),
+        line("rows that a reader sees", spark.total(), ours.total()),
+        line("distinct rows", len(spark), len(ours)),
+        line("duplicate rows", twice(spark), twice(ours)),
     )
+    return "\n".join(lines)
 
 
 def run_as_a_process(bootstrap: str, folder: Path, *, die: bool) -> None:

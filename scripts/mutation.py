@@ -283,8 +283,7 @@ def page(results: dict[str, Any]) -> str:
 
 def store(rows: dict[str, dict[str, Any]], order: list[str]) -> None:
     """Store the measured rows in the committed results; other modules keep theirs."""
-    old = json.loads(RESULTS.read_text(encoding="utf-8"))["modules"] if RESULTS.exists() else {}
-    merged = old | rows
+    merged = (json.loads(RESULTS.read_text(encoding="utf-8"))["modules"] if RESULTS.exists() else {}) | rows
     results = {
         "command": "make mutation",
         "versions": f"Python {sys.version.split()[0]}, mutmut {version('mutmut')}, pytest {version('pytest')}, "

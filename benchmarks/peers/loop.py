@@ -72,8 +72,7 @@ class Loop:
     def run(self) -> None:
         """Run transactions until stopped."""
         while not self.stopping:
-            now = time.monotonic()
-            left = _POLL_S if self._begun is None else self._begun + self._options.commit_s - now
+            left = _POLL_S if self._begun is None else self._begun + self._options.commit_s - time.monotonic()
             if left > 0:
                 # `consume` waits for a full batch; in an idle loop the first record should not wait.
                 wait = 0.005 if self._begun is None else 0.02
@@ -135,8 +134,7 @@ class Loop:
     def _abort(self, *, rewind: bool) -> None:
         self._again(self._producer.abort_transaction)
         if rewind:
-            stood = self._consumer.committed(self._consumer.assignment(), _PATIENCE_S)
-            for position in stood:
+            for position in self._consumer.committed(self._consumer.assignment(), _PATIENCE_S):
                 # Without a position, the partition is read from the start, as configured in the consumer.
                 self._consumer.seek(TopicPartition(position.topic, position.partition, max(position.offset, -2)))
         self._begun = None

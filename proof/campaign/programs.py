@@ -97,8 +97,8 @@ class Program:
 
     def done(self, deadline: Deadline) -> str:
         """Wait until the process has succeeded; return its output, or raise `ProgramFailedError` if it failed."""
-        if (code := self.wait(deadline)) != 0:
-            raise ProgramFailedError(f"{self.name} ended with {code}: {self.last_output()}; see {self._err}")
+        if self.wait(deadline) != 0:
+            raise ProgramFailedError(f"{self.ending}; see {self._err}")
         return self.printed()
 
     def report(self, deadline: Deadline, *also: ExitCode) -> dict[str, Any]:

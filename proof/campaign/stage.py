@@ -312,8 +312,7 @@ class CellEnvironment:
             self.journals.look()
             return first_commit(self.journals.entries, since, partitions, without)
 
-        first = self.until(committed, "the first new commit after the fault")
-        self.recovery_s.append(first - since)
+        self.recovery_s.append(self.until(committed, "the first new commit after the fault") - since)
 
     def open_transactions(self) -> list[OpenTransaction]:
         """Return the transactions that the brokers report as open on output and dead letters, of any producer."""
@@ -331,9 +330,8 @@ class CellEnvironment:
             return cluster_admin.coordinator(client, cluster_admin.TRANSACTIONS, name, deadline)
         if role == "group":
             # The brokers create the offsets topic when a group's coordinator is requested for the first time.
-            offsets.committed_by(
-                self.cluster.connection, self.names.group, self.names.input, [0], READ_COMMITTED, deadline
-            )
+            whose = (self.cluster.connection, self.names.group, self.names.input)
+            offsets.committed_by(*whose, [0], READ_COMMITTED, deadline)
             return cluster_admin.coordinator(client, cluster_admin.OFFSETS, self.names.group, deadline)
         topic = {"input": self.names.input, "output": self.names.output}[role]
         return cluster_admin.leaders(client, topic, deadline)[self.partition]

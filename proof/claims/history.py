@@ -106,10 +106,8 @@ class History:
             for partition, token in view.held.items():
                 owner = self.at(partition, view.next)
                 if view.next <= self.next and owner != (view.client, token):
-                    found.append(
-                        f"before position {view.next} {view.client} holds partition {partition} by the claim at "
-                        f"{token}, and the log gives it to {owner[0]} by the one at {owner[1]}"
-                    )
+                    holds = f"before position {view.next} {view.client} holds partition {partition} by the claim at "
+                    found.append(f"{holds}{token}, and the log gives it to {owner[0]} by the one at {owner[1]}")
         return found
 
 
@@ -128,10 +126,10 @@ def broken(beliefs: Iterable[Belief], granted: dict[tuple[int, int], str]) -> li
     for belief in beliefs:
         place = (belief.partition, belief.token)
         if granted.get(place) != belief.client:
-            found.append(
-                f"{belief.client} believed that it owned partition {belief.partition} by the claim at {belief.token}, "
-                f"which was granted to {granted.get(place, 'nobody')}"
+            owned = (
+                f"{belief.client} believed that it owned partition {belief.partition} by the claim at {belief.token}"
             )
+            found.append(f"{owned}, which was granted to {granted.get(place, 'nobody')}")
         if place in seen:
             found.append(f"partition {belief.partition} was held twice by the claim at {belief.token}")
         seen.add(place)

@@ -221,8 +221,7 @@ def _run_races(members: list[Member], races: Races, advance: Callable[[], None],
                 gate.wait(_RACE_S)
                 began = time.monotonic()
                 time.sleep(random_s.random() * _JITTER_S)
-                wanted = random_s.sample(range(races.partitions), races.partitions)
-                member.claim(wanted, Deadline(_RACE_S))
+                member.claim(random_s.sample(range(races.partitions), races.partitions), Deadline(_RACE_S))
                 taken[number] = [Belief(name, p, claim.token) for p, claim in member.held().items()]
                 if gate.wait(_RACE_S) == 0:
                     judge_round(began)

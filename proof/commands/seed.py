@@ -90,9 +90,8 @@ class Customers:
         if min(self.count, self.updates, self.tombstones) < 0:
             raise UsageError("--customers, --updates and --tombstones can't be negative; give 0 or more")
         if self.tombstones > self.count:
-            raise UsageError(
-                f"--tombstones is {self.tombstones} and --customers {self.count}; give at most one per customer"
-            )
+            given = f"--tombstones is {self.tombstones} and --customers {self.count}"
+            raise UsageError(f"{given}; give at most one per customer")
         if self.updates and not self.count:
             raise UsageError(f"--updates is {self.updates} and --customers 0; give at least one customer to update")
 

@@ -84,10 +84,8 @@ class _Control:
 
         def print_caught(caught: CaughtFrame) -> None:
             details = caught.details
-            frame = {"connection": caught.connection, "api": caught.header.title}
-            _print_line(
-                {"caught": number, **frame, "transactional_id": details.transactional_id, "epoch": details.epoch}
-            )
+            frame = {"caught": number, "connection": caught.connection, "api": caught.header.title}
+            _print_line(frame | {"transactional_id": details.transactional_id, "epoch": details.epoch})
 
         trap.tell(print_caught, lambda reply: _print_line({"answered": number, "error": reply.error}))
 
@@ -105,7 +103,7 @@ class _Control:
             self.add(Rule.of(order["rule"]))
         elif "shape" in order:
             try:
-                self._proxy.reshape(NetworkConditions(**order["shape"]))
+                self._proxy.shape = NetworkConditions(**order["shape"])  # connections stay open
             except TypeError as error:
                 raise UsageError(f"shape: {error}; give latency_s, jitter_s, rate, loss or retransmit_s") from error
         elif "timeline" in order:
@@ -187,7 +185,8 @@ def torn(
         print_json({"tries": tries, "scripts": list(scripts), "seed": seed, "writers": [r.document() for r in results]})
     else:
         _print(results, show=show)
-    return _exit_code(results)
+    wrong = {result.verdict for result in results if result.verdict != result.expected}
+    return ExitCode.VIOLATION if "violated" in wrong else ExitCode.REFUSED if wrong else ExitCode.DONE
 
 
 def _print(results: Sequence[Result], *, show: bool) -> None:
@@ -207,8 +206,3 @@ def _print(results: Sequence[Result], *, show: bool) -> None:
     for result in results:
         for trouble in result.tally.troubles:
             console.print(f"{result.writer}: {trouble}", soft_wrap=True)
-
-
-def _exit_code(results: Sequence[Result]) -> int:
-    wrong = {result.verdict for result in results if result.verdict != result.expected}
-    return ExitCode.VIOLATION if "violated" in wrong else ExitCode.REFUSED if wrong else ExitCode.DONE

@@ -298,8 +298,7 @@ def markdown(summary: Summary) -> str:
 
 def plain(text: str) -> str:
     """Return the text in one line, with Markdown and HTML characters escaped."""
-    line = " ".join(visible(text).split())
-    return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", escape(line, quote=False))
+    return re.sub(r"([\\`*_\[\]|~#])", r"\\\1", escape(" ".join(visible(text).split()), quote=False))
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

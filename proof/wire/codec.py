@@ -171,15 +171,10 @@ def _requested(header: RequestHeader, message: Any) -> Details:
     if header.api == Api.ADD_OFFSETS_TO_TXN:
         return replace(details, text=f"group {message.group_id}")
     if header.api == Api.TXN_OFFSET_COMMIT:
-        return replace(details, text=_first_offset(message))
+        sent = (p for topic in message.topics or () for p in topic.partitions or ())
+        first = next((f"partition {p.partition_index} -> offset {p.committed_offset}" for p in sent), "")
+        return replace(details, text=first)
     return details
-
-
-def _first_offset(message: Any) -> str:
-    for topic in message.topics or ():
-        for partition in topic.partitions or ():
-            return f"partition {partition.partition_index} -> offset {partition.committed_offset}"
-    return ""
 
 
 def _produced(message: Any) -> Details:

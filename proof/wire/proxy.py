@@ -323,10 +323,6 @@ class WireProxy:
         self._traps = tuple(other for other in self._traps if other is not trap)
         trap.release()
 
-    def reshape(self, shape: NetworkConditions) -> None:
-        """Change the network conditions; connections stay open."""
-        self.shape = shape
-
     def _run(self, work: Coroutine[Any, Any, None], seconds: float) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
 

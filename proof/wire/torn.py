@@ -114,8 +114,7 @@ def experiment(
         with closing(reader), closing(actor):
             for number in range(tries):
                 proxy.timeline.clear()
-                script = scripts[(seed + number) % len(scripts)]
-                done.append(run_script(proxy, actor, number, script))
+                done.append(run_script(proxy, actor, number, scripts[(seed + number) % len(scripts)]))
                 position = committed(reader, source, [0], Deadline(STEP_S))[0]
                 done[-1].position = None if position is None else position.offset
                 if number < _FRAMES_KEPT:

@@ -168,7 +168,7 @@ def test_a_distant_coordinator_confirms_all_the_same(
     monkeypatch.setattr(committed_offset, "_OPEN_S", 1.0)
     with WireProxy(broker.bootstrap) as proxy:
         kafka = begin(proxy.connection)
-        proxy.reshape(NetworkConditions(latency_s=0.3))
+        proxy.shape = NetworkConditions(latency_s=0.3)
         send_offsets_and_commit(kafka, 5)
         kafka.close()
     assert [client._closed for client in clients] == [False]
@@ -269,5 +269,5 @@ def test_a_distant_coordinator_is_located_all_the_same(
 ) -> None:
     """600 ms there and back: a new client takes longer than the first attempt may, and a fixed time is never enough."""
     monkeypatch.setattr(locating, "_NEW_CLIENT_S", 1.0)
-    proxy.reshape(NetworkConditions(latency_s=0.3))
+    proxy.shape = NetworkConditions(latency_s=0.3)
     assert Locator(proxy.connection, names.group).committed(names.input, 0, Deadline(20)) is None

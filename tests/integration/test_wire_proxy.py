@@ -213,7 +213,7 @@ def test_a_delay_is_waited_for(proxy: WireProxy, names: Names) -> None:
 
 def test_a_slow_network_slows_every_round_trip(proxy: WireProxy, names: Names) -> None:
     """50 ms each way: a transaction has at least five round trips."""
-    proxy.reshape(NetworkConditions(latency_s=0.05))
+    proxy.shape = NetworkConditions(latency_s=0.05)
     kafka = transaction(proxy, names)
     began = time.monotonic()
     write(kafka, names, 1)

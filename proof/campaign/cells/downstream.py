@@ -177,11 +177,9 @@ def _refused(stage: CellEnvironment, program: Program, *words: str) -> None:
 
 
 def _counting(stage: CellEnvironment, bug: str = "") -> Consumer:
-    output = f"{stage.names.stem}.totals.v1"
-    group = f"{stage.names.stem}.totals"
+    output, group = f"{stage.names.stem}.totals.v1", f"{stage.names.stem}.totals"
     words = ("totals", "--output", output, "--state-dir", str(stage.folder / "state"), "--max-offsets", "40")
-    made = (output, f"{group}.deltas", f"{group}.changelog")
-    return Consumer(stage, words, made, bug)
+    return Consumer(stage, words, (output, f"{group}.deltas", f"{group}.changelog"), bug)
 
 
 def _check_totals(consumer: Consumer) -> None:
@@ -189,8 +187,7 @@ def _check_totals(consumer: Consumer) -> None:
     stage = consumer.stage
     consumer.drain()
     for drift in consumer.checked("--recompute")["first"]:
-        name = "state-drift" if drift["where"].startswith("state") else "changelog-drift"
-        stage.find(name, f"{drift}")
+        stage.find("state-drift" if drift["where"].startswith("state") else "changelog-drift", f"{drift}")
     wanted, results = stores.output_sums(stage), stores.totals(stage, consumer.made[0])
     stores.compare(stage, "changelog-drift", "orders and cents in the results", results, (wanted.orders, wanted.cents))
     orders, cents = results

@@ -102,8 +102,7 @@ def _freeze_writer(stage: CellEnvironment, writers: _Writers) -> None:
 
 
 def _hijack(stage: CellEnvironment, _writers: _Writers) -> None:
-    partition = stage.random.randrange(stage.cell.partitions)
-    take_id(stage, stage.names.transactional_id(partition))
+    take_id(stage, stage.names.transactional_id(stage.random.randrange(stage.cell.partitions)))
     stage.fire("hijacks")
 
 

@@ -152,8 +152,7 @@ def speculation(writers: str, stage: CellEnvironment) -> None:
         # A copy with tasks waits for half of the time-out before it ends the batch.
         options = ("--master", cluster.url, *conf, *_ROW_BY_ROW, "--transaction-timeout", "20")
         program, hold = experiment.held(CrashPoint.MID_PRODUCE, *options, *experiment.events.options)
-        since = time.time()
-        experiment.recovered(since)
+        experiment.recovered(time.time())
         hold.release()
         experiment.more()
         experiment.stopped(program)
@@ -175,8 +174,7 @@ def frozen_driver(writers: str, stage: CellEnvironment) -> None:
             hold.release()
             stage.until(lambda: not experiment.is_open(), "brokers aborting the transaction", START_S * stage.slack)
             stage.fire("aborted_by_brokers")
-        since = time.time()
-        experiment.recovered(since)
+        experiment.recovered(time.time())
         experiment.more()
         experiment.stopped(program)
         experiment.fire_attempts(program, _FAILED)
@@ -196,7 +194,7 @@ def zombie(writers: str, stage: CellEnvironment) -> None:
             experiment.more()
             experiment.stopped(program)
         else:  # Spark may notice first that two runs share a checkpoint
-            stage.notes.append(f"{program.name} ended with {program.code()}: {program.last_output()}")
+            stage.notes.append(program.ending)
 
 
 @contextlib.contextmanager

@@ -99,8 +99,7 @@ def workers_crash(point: CrashPoint, stage: CellEnvironment) -> None:
         before = died
         stage.orders(orders, "--transactional")
         seed = ("--crash-seed", str(stage.seed))
-        writer = stage.writer("--master", master, *crash, *seed, "--max-records-per-transaction", "200")
-        stage.ended(writer)
+        stage.ended(stage.writer("--master", master, *crash, *seed, "--max-records-per-transaction", "200"))
     stage.fire("kills", died)
 
 
