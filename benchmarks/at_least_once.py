@@ -1,11 +1,8 @@
 """
-Our pipeline without its transactions: the same command line, with offsets committed after the output is flushed.
+Our pipeline without its transactions: `pipeline run`'s command line, with offsets committed after the output's flush.
 
-    python benchmarks/at_least_once.py --reader direct --bootstrap ... (as `pipeline run`)
-
-This gives at-least-once delivery as long as no record fails permanently: delivery reports are ignored, and the proof
-would find the loss. The difference in time is the cost of exactly-once. Spark's workers take the transaction out, too,
-when they unpickle the run's settings.
+It delivers at least once as long as no record fails permanently; the difference in time is the cost of exactly-once.
+Spark's workers take the transaction out, too, when they unpickle the run's settings.
 """
 
 from __future__ import annotations

@@ -152,7 +152,6 @@ def program(package: str, *arguments: str, records: int = 0, good: Sequence[int]
 
 
 def server_cpu_s(identity: Identity | None, gone: str) -> float:
-    """Return the CPU seconds of a server and of its finished children."""
     process = identity.process() if identity else None
     if process is None:
         raise Refused(gone)
@@ -230,10 +229,9 @@ _MOST = 4 * 2**30
 
 def touch(most: int = _MOST) -> float:
     """
-    Touch and free up to ``most`` bytes, at most half of the available memory; return microseconds per page.
+    Touch and free up to ``most`` bytes, at most half of what is available; return microseconds per page.
 
-    A virtual machine may return free memory to its host (free page reporting). Then the first access to each page, by a
-    process or a log's first write, costs 20 microseconds instead of one, whatever is measured.
+    A virtual machine's free memory may be back at its host: each page's first access costs 20 microseconds, not one.
     """
     size: int = max(mmap.PAGESIZE, min(most, psutil.virtual_memory().available // 2))
     with mmap.mmap(-1, size) as memory:

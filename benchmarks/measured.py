@@ -1,9 +1,8 @@
 """
 Run a command, wait for all its descendants, and report the resources they used: `measured.py REPORT COMMAND...`.
 
-On Linux this process adopts all orphaned descendants, so that each one is waited for by its parent or by us, and the
-kernel's sum (`RUSAGE_CHILDREN`) includes even the shortest-lived worker. Elsewhere orphans are not counted. The tree
-is killed at the end of standard input, so it does not outlive the program that started us.
+On Linux this process adopts orphans, so that the kernel's sum (`RUSAGE_CHILDREN`) includes the shortest-lived worker.
+The tree is killed at the end of standard input, so it does not outlive the program that started us.
 """
 
 from __future__ import annotations

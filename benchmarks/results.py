@@ -223,7 +223,6 @@ def _latency(latencies: Sequence[Latency]) -> Panel:
 
 
 def draw(results: Results) -> str:
-    """Return the SVG document."""
     shown = panels(results)
     height = 2 * _MARGIN + sum(_TITLE + _ROW * len(panel.bars) + _GAP for panel in shown)
     frame = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {_WIDTH} {height}", "role": "img"}

@@ -153,7 +153,6 @@ class Results:
         return [name for name in self.contenders if name in ran]
 
     def by_round(self, name: str, records: int, value: Callable[[Run], float]) -> dict[int, float]:
-        """Return round -> value of a measure."""
         return {r.round: value(r) for r in self.runs if r.contender == name and r.records == records}
 
     def spread(self, name: str, records: int, value: Callable[[Run], float]) -> Spread | None:

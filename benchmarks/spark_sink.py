@@ -1,12 +1,9 @@
 """
 The peer: Spark's own Kafka source and at-least-once Kafka sink doing the pipeline's work with SQL functions.
 
-A restartable streaming query with a checkpoint and the trigger `availableNow`, as people run it. All input is one
-micro-batch (no `maxOffsetsPerTrigger`), which is the best case for its rate. It starts through `brew.spark.session`,
-so heap, jars and class-data archive are the same as ours; the source uses our client settings, and the Java producer
-our sizes. The caller chooses the JIT compilers (`contenders.py`).
-
-With `--sink one` or `tasks` the same query writes through `brew.ExactlyOnceSink`, without headers of its own.
+A restartable streaming query with a checkpoint and the trigger `availableNow`: all input is one micro-batch, the best
+case for its rate. It starts as our sessions do, with our client settings; the caller chooses the JIT compilers. With
+`--sink one` or `tasks` it writes through `brew.ExactlyOnceSink`, without headers of its own.
 """
 
 from __future__ import annotations

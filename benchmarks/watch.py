@@ -93,8 +93,7 @@ def throughput(sights: Sequence[VisibilitySample], started: float, records: int)
     """
     Return the pace of a run; None if nothing ever became visible.
 
-    Records visible at the first poll were written before it, so they do not count for the rate. If all became
-    visible at once, there is no rate between first and last; the overall rate is used instead.
+    Records visible at the first poll do not count for the rate; if that were all, the overall rate is used instead.
     """
     if not sights:
         return None
@@ -224,9 +223,8 @@ class MemoryWatch(Background):
     """
     Samples a tree's memory and CPU time twice a second.
 
-    PSS counts a page shared by n processes as 1/n for each, so the sum counts forked workers' shared pages once;
-    resident sizes count it n times, as `ps` does. While ``sparing``, memory is not read, because that takes long enough
-    to show in a latency measured by this process.
+    PSS counts a page shared by n processes as 1/n for each; resident sizes count it n times, as `ps` does. While
+    ``sparing``, memory is not read, because that takes long enough to show in a latency measured by this process.
     """
 
     def __init__(self, tree: Tree) -> None:
@@ -263,7 +261,6 @@ class MemoryWatch(Background):
 
 
 def resident(processes: Sequence[psutil.Process]) -> int:
-    """Return the sum of resident sizes in bytes."""
     total = 0
     for process in processes:
         with contextlib.suppress(psutil.Error):

@@ -55,10 +55,7 @@ _STYLES = {Kind.HANGING: "bold red", Kind.LINGERING: "yellow", Kind.UNKNOWN: "cy
 
 @dataclass(frozen=True)
 class Scope:
-    """
-    What to examine: ``topics`` (none: all), and one pipeline's ``group`` or sink's name (None: all transactions). At
-    most ``most_groups`` groups are asked for offsets, those of the open transactions first.
-    """
+    """What to examine; ``group``: a pipeline's, or a sink's name; ``most_groups``: how many are asked for offsets."""
 
     topics: Collection[str] = ()
     group: str | None = None

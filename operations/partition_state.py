@@ -78,11 +78,7 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionSnapshot:
-    """
-    One partition at one moment.
-
-    ``holders`` hold back its last stable offset; ``own`` is the pipeline's transaction, as its coordinator reports it.
-    """
+    """One partition at one moment; ``holders`` hold back its last stable offset; ``own``: the group's transaction."""
 
     partition: int
     log: LogOffsets

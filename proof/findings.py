@@ -89,7 +89,6 @@ class Findings:
             kept.append(Finding(name, *location, evidence, *(key or (None, None))))
 
     def take(self, other: Findings) -> None:
-        """Add the findings of another."""
         self.totals += other.totals
         for name, some in other._first.items():
             self._first[name] = [*self._first.get(name, ()), *some][:_KEPT]
@@ -105,9 +104,8 @@ class Report:
     """
     What was read and what was found.
 
-    ``inputs`` counts the visible records below the committed offset, ``backlog`` the others. ``doubts``: why there is
-    no verdict on the rest, each with what to do. ``notes``: remarks, such as checks that could not be made. ``counts``:
-    what a campaign compares with its demands, such as transactions, aborted records and fences.
+    ``inputs``: the visible records below the committed offset, ``backlog``: the others. ``doubts``: why there is no
+    verdict on the rest, each with what to do. ``counts``: what a campaign compares with its demands.
     """
 
     inputs: int

@@ -57,7 +57,6 @@ class _Unreadable(Exception):
 
 
 def wrong_enrichment(key: bytes | None, value: bytes | None, out: bytes | None) -> str | None:
-    """Return what is wrong with an enriched value, or None."""
     return wrong_with_tier(_tier(key), value, out)
 
 

@@ -1,9 +1,8 @@
 """
 The origin of a result: commit, hash of the kernel's source files, versions.
 
-The kernel is every module of ours that takes part in a transaction: the modules below and all that they import,
-including the sink's for the sink's cells. A result is valid only for the kernel with its hash. An installed wheel has
-no commit, but still has the hash.
+The kernel is every module of ours that takes part in a transaction: the modules below and all that they import, with
+the sink's for the sink's cells. A result is valid only for the kernel with its hash, which a wheel has, too.
 """
 
 from __future__ import annotations

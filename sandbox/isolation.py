@@ -1,10 +1,9 @@
 """
 Isolation of the sandbox's brokers, as root: a network of their own, and a data directory of limited size.
 
-Networks: each broker of a directory has a network namespace, all on one bridge, with the clients beside them. Names are
-derived from the directory, so that they suffice to remove what a killed command left. Nothing is filtered: a cut is a
-blackhole route, on both sides if both have a namespace. Disks: a small file system in memory, which can be filled up
-and freed again.
+Each broker has a network namespace, all on one bridge; a cut is a blackhole route, on both sides if both have one.
+Names are derived from the directory, so that they suffice to remove what a killed command left. A limited disk is a
+small file system in memory.
 """
 
 from __future__ import annotations
@@ -144,7 +143,6 @@ def sweep() -> list[Path]:
 
 
 def _unused() -> ipaddress.IPv4Network:
-    """Return a network of 256 addresses that is unused on this machine."""
     links = _asked("-json", "-4", "address", "show")
     taken = [_network(address) for link in links for address in link.get("addr_info", ())]
     routes = [route["dst"] for route in _asked("-json", "-4", "route", "show", "table", "all")]

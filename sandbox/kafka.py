@@ -134,14 +134,7 @@ class Cluster:
     def start(
         cls, directory: Path, *, brokers: int = 1, ports: Sequence[int] | None = None, settings: Settings | None = None
     ) -> Self:
-        """
-        Start the cluster of ``directory``, with any data it has; running brokers are left alone.
-
-        ``brokers`` must match an existing cluster; without ``ports``, a new one gets free ones, an old one its own.
-
-        Raises:
-            Refused: a port is taken, the directory holds another size or version, or a broker did not start.
-        """
+        """Start the directory's cluster with its data, on ``ports``, its own or free ones; `Refused` if that fails."""
         directory = directory.resolve()
         directory.mkdir(parents=True, exist_ok=True)
         kept = Layout.read(directory)

@@ -18,12 +18,7 @@ STATE_FILE = "kafka.json"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """
-    One Kafka process, broker and controller in one; not running if it has no identity.
-
-    ``namespace``: of its own network, if any. ``size_mb``: the limit of its data directory; 0: none. ``mutual_port``:
-    for clients with certificates; 0 in a cluster that is not secure.
-    """
+    """One Kafka process, running if it has an identity; ``size_mb``: of its data; ``mutual_port``: for certificates."""
 
     number: int
     port: int

@@ -1,9 +1,8 @@
 """
 A cluster with security: TLS on every connection, users with passwords or certificates, and ACLs for each.
 
-Clients have two listeners: by password (SCRAM or PLAIN, over TLS) and by certificate; brokers and controllers
-authenticate each other by certificate. Passwords are set through the second listener once the brokers are up: Kafka's
-own way, arguments of the format command, would show them to everybody who lists processes.
+Clients have two listeners, by password (SCRAM or PLAIN, over TLS) and by certificate, as brokers and controllers do.
+Passwords are set through the second one, since arguments of the format command would show them to everybody.
 """
 
 from __future__ import annotations

@@ -67,10 +67,7 @@ class State:
 
 
 class SparkCluster:
-    """
-    A running cluster, or one to start from its directory, with a master that may restart during a run. A process is
-    `master` or a worker's number; signals go to it and all its descendants, such as executors.
-    """
+    """A cluster with its directory; signals go to `master` or a worker's number, and to all its descendants."""
 
     def __init__(self, directory: Path, state: State, *, ends_with_parent: bool = True) -> None:
         self.directory = directory

@@ -77,7 +77,6 @@ class Recipe:
     text: str
 
     def passed(self) -> dict[str, str]:
-        """Return option -> make variable."""
         return dict(re.findall(r"\$\(call (?:option|flag),(--[\w-]+),(\w+)\)", self.text))
 
     def variables(self) -> set[str]:

@@ -18,7 +18,6 @@ KINDS = {"apicurio-registry-app": ("tar.gz", "all")}
 
 
 def resolved(part: Part, folder: Path) -> list[str]:
-    """Return the lines of one part."""
     dependencies.run_ivy(part, folder, ("-ivy", str(dependencies.IVY)), f"{folder}/{LAYOUT}")
     found = []
     for file in sorted((folder / part).rglob("*.*"), key=lambda file: file.name):

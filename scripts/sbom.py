@@ -1,8 +1,7 @@
 """
 Write the installed package's components as CycloneDX (1.6, JSON): scripts/sbom.py FILE; make wheel calls it.
 
-cyclonedx-py lists everything in .venv; what only development needs is removed again. The versions are those in .venv,
-where `make setup` installs what constraints.txt says. Equal environments give equal bytes.
+cyclonedx-py lists all of .venv; what only development needs is removed. Equal environments give equal bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ Needs = dict[NormalizedName, set[NormalizedName]]
 
 
 def of_environment() -> dict[str, Any]:
-    """Return the whole environment as the tool reports it."""
     tool = [sys.executable, "-m", "cyclonedx_py", "environment", "--pyproject", str(ROOT / "pyproject.toml")]
     # The tool's own validation takes longer than everything else.
     how = ["--mc-type", "application", "--output-reproducible", "--spec-version", "1.6", "--no-validate"]

@@ -1,9 +1,8 @@
 """
 A hand-written peer: consume, enrich, produce, one transaction every 100 ms, until SIGTERM.
 
-One process, one consumer of all partitions, one permanent transactional producer. The stable transactional id fences
-transactions left open by a dead run; a static member (`--instance`) gets its partitions back without waiting for the
-session time-out. A transaction begins with its first record, so an idle loop writes nothing.
+One consumer and one transactional producer, whose stable id fences what a dead run left open; a static member
+(`--instance`) gets its partitions back at once. A transaction begins with its first record.
 """
 
 from __future__ import annotations
@@ -70,7 +69,6 @@ class Loop:
         self.stopping = False
 
     def run(self) -> None:
-        """Run transactions until stopped."""
         while not self.stopping:
             left = _POLL_S if self._begun is None else self._begun + self._options.commit_s - time.monotonic()
             if left > 0:

@@ -1,9 +1,8 @@
 """
 The quix-streams peer: an application with the exactly-once guarantee that commits every 100 ms, until SIGTERM.
 
-Runs in a venv of its own (`build.sh`) with its libraries and not ours; `protocol` comes from the repository.
-`to_topic` chooses the partition by a hash of the key, so records are sent by the application's own producer, in the
-same transaction. The stable transactional id, not the default, fences transactions left open by a dead run.
+Runs in a venv of its own (`build.sh`). `to_topic` chooses the partition by the key, so records are sent by the
+application's producer, in its transaction. The stable transactional id fences what a dead run left open.
 """
 
 from __future__ import annotations

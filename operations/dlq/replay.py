@@ -52,8 +52,6 @@ class SkipReason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SkippedDeadLetter:
-    """A dead letter that is not replayed, and the reason in one sentence."""
-
     letter: DeadLetter
     why: SkipReason
     message: str = ""
@@ -73,10 +71,7 @@ Replayed = ReplayRecord | SkippedDeadLetter
 
 @dataclass(frozen=True, slots=True)
 class ReplayRules:
-    """
-    Rules for replaying: the input topic, its number of partitions and maximum record size in bytes, the maximum number
-    of replays per record, and whether the key chooses the partition.
-    """
+    """Where records are written back, of what size, and how often; ``by_key``: the key chooses the partition."""
 
     input: str
     partitions: int

@@ -95,9 +95,8 @@ class OrderHistory:
     """
     An input record and all its copies; ``complete``: no copy can be missing by retention, compaction or a wrong topic.
 
-    ``position`` is the group's committed offset in that partition; ``source`` and ``order`` are None if retention
-    deleted the record. ``replays``: the input records that its dead letters were replayed as. ``dropped``: the run's
-    function produces no output for it.
+    ``position``: the group's committed offset in that partition. ``source`` and ``order`` are None if retention deleted
+    the record. ``dropped``: the run's function produces no output for it.
     """
 
     at: SourcePosition

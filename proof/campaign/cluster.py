@@ -145,7 +145,6 @@ class Sandbox(SandboxFolder, ExternalCluster):
 
     @property
     def disk_broker(self) -> int:
-        """The broker with a limited disk."""
         return next(int(node["broker"]) for node in self._nodes if node["data_size_mb"])
 
     def lacks(self, need: Need) -> bool:

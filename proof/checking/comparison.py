@@ -100,7 +100,6 @@ def wrong_letter_frame(came: Record, out: Record, source: SourcePosition) -> str
 
 
 def wrong_dead_letter(came: Record, out: Record, source: SourcePosition) -> str | None:
-    """Return what is wrong with a rejected order, or None."""
     wrong = wrong_letter_frame(came, out, source)
     if wrong is not None:
         return wrong

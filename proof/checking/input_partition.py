@@ -239,7 +239,6 @@ class Layout:
             at += 1
 
     def aborted(self, offset: int) -> bool:
-        """Return whether the record at ``offset`` belongs to an aborted transaction."""
         at = bisect_right(self._aborted, offset, key=_first) - 1
         return at >= 0 and self._aborted[at][1] >= offset
 

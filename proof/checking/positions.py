@@ -218,15 +218,10 @@ class OffsetLog:
                 moved(until, attempt.key, strict=self._strict)
 
     def open(self) -> Iterable[Attempt]:
-        """Return the open transactions with offset commits."""
         return () if self._raw is None else [attempt for attempt in self._raw.open() if attempt.commits]
 
     def compare(self, committed: Mapping[int, int | None]) -> None:
-        """
-        Check that the coordinator's committed offset is the last one in the log.
-
-        Compaction keeps the last commit of each partition; only a log that was cut off at its start may lack it.
-        """
+        """Check that the coordinator's offset is the log's last, which compaction keeps; a cut-off log may lack it."""
         if self._raw is None:
             return
         for partition, position in self._positions.items():

@@ -201,5 +201,4 @@ class RawLog:
         self._found.add(Name.TORN, (self.topic, self.partition, offset), evidence)
 
     def open(self) -> list[Attempt]:
-        """Return the transactions that have not ended."""
         return [attempt for some in self._open.values() for attempt in some]

@@ -57,7 +57,6 @@ def print_json(document: object) -> None:
 
 
 def print_result(document: object, text: str, *, as_json: bool) -> None:
-    """Print a result as one JSON document, or as text."""
     if as_json:
         print_json(document)
     else:

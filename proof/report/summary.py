@@ -99,8 +99,6 @@ class CriterionResult(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceCriterion:
-    """One acceptance criterion, with the wanted and the measured value."""
-
     title: str
     wanted: str
     measured: str
@@ -274,8 +272,6 @@ def _each_point(title: str, results: Iterable[Result]) -> AcceptanceCriterion:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell and its results, ordered by seed."""
-
     name: str
     row: str
     results: tuple[Result, ...]

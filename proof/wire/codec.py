@@ -82,8 +82,6 @@ class Malformed(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RequestHeader:
-    """A request's header."""
-
     api: int
     version: int
     correlation_id: int

@@ -283,8 +283,6 @@ def tally(tries: Sequence[Try], log: Mapping[str, RecordPlacement]) -> Tally:
 
 
 class _TryRun:
-    """One running try."""
-
     def __init__(self, writer: Writer, number: int, script: str) -> None:
         self.writer = writer
         self.result = Try(number, script)

@@ -92,8 +92,6 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class CaughtFrame:
-    """A frame that a rule acted on."""
-
     connection: int
     header: RequestHeader
     details: Details

@@ -33,7 +33,6 @@ _ALWAYS = (Kind.GROUP, Kind.TRANSACTIONAL_ID)
 
 
 def _rights(stage: CellEnvironment) -> Sequence[Right]:
-    """Return the minimal rights of a run."""
     names = stage.names
     return acl.rights_of(_USER, ResourceNames(names.input, names.output, names.dead_letter, names.group))
 

@@ -196,9 +196,8 @@ def cut_off(role: str, peers: bool, stage: CellEnvironment) -> None:
     """
     The network is cut during an open transaction, healed after a while, and commits continue.
 
-    Either no client reaches the broker with ``role`` (without one: any broker), and nothing may be committed meanwhile.
-    Or the broker reaches its clients but none of its ``peers``, and must not continue as the minority: an isolated
-    group coordinator reports a position to its clients that others have since advanced.
+    Either no client reaches the broker with ``role`` (without one: any broker), and nothing may be committed. Or the
+    broker reaches none of its ``peers``, and must not continue as the minority, with a position that others advance.
     """
     brokers = stage.sandbox.brokers
     victims = [stage.leader(role)] if role else brokers

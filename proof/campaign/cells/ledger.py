@@ -101,8 +101,6 @@ class ReplyDroppingProxy:
 
 @dataclass(frozen=True)
 class Ledger:
-    """A ledger with its database."""
-
     consumer: Consumer
     servers: Servers
     url: str
