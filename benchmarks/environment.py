@@ -212,8 +212,7 @@ def _matched(pattern: str, text: str) -> str:
 
 def _program_output(name: str, *arguments: str) -> str:
     """Return a program's output; empty if it is not installed or fails."""
-    program = shutil.which(name)
-    if program is None:
+    if (program := shutil.which(name)) is None:
         return ""
     done = subprocess.run([program, *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=30)
     return (done.stdout or done.stderr).strip() if done.returncode == 0 else ""

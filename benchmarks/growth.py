@@ -200,8 +200,7 @@ def main() -> int:
     asked = parser.parse_args()
     began = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     only = set(asked.only)
-    unknown = only - {case.name for case in cases(asked.orders)}
-    if unknown:
+    if unknown := only - {case.name for case in cases(asked.orders)}:
         parser.error(f"unknown case: {', '.join(sorted(unknown))}; give some of {[c.name for c in cases(1)]}")
     if asked.rounds < 1:
         parser.error(f"--rounds is {asked.rounds}; give at least 1")

@@ -135,8 +135,7 @@ def measure(cluster: BenchmarkCluster, contender: Contender, master: str, record
     # Spark's Python daemon loses its workers' times when it is killed, so the kernel's sum alone is too low.
     cpu = max(usage.cpu_s, memory.cpu_s)
     foreign = machine_cpu_s() - machine - (time.process_time() - own) - broker - cpu
-    going = throughput(seen.sights, started, records)
-    if going is None:
+    if (going := throughput(seen.sights, started, records)) is None:
         raise Refused(f"{contender.name}: it ended, but nothing is visible in {topics.output}")
     verdict = verified(cluster, contender, topics, records)
     cluster.drop_topics([topics.output, topics.dead_letter])

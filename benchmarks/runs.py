@@ -66,8 +66,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 def delays_ms(sent: Mapping[bytes, float], received: Mapping[bytes, float], since: float) -> list[float]:
     """Return the ms from sending to receipt, for all sent since ``since``; `ValueError` if a record was lost."""
-    lost = sent.keys() - received.keys()
-    if lost:
+    if lost := sent.keys() - received.keys():
         raise ValueError(f"{len(lost)} of {len(sent)} records were sent and not received")
     return [1000 * (received[key] - sent_at) for key, sent_at in sent.items() if sent_at >= since]
 
@@ -174,8 +173,7 @@ def save(results: Results, path: Path) -> None:
 
 def load(paths: Iterable[Path]) -> Results:
     """Merge the results of several files, with all commands; rounds of later files follow those of earlier ones."""
-    documents = [_document(path) for path in paths]
-    if not documents:
+    if not (documents := [_document(path) for path in paths]):
         raise Refused("there are no results to read; give at least one file that the benchmark wrote")
     whole = Results("", documents[0]["machine"], {}, [])
     for document in documents:

@@ -272,8 +272,7 @@ def sink_of(committed: Committed | None) -> SinkTransactionalId | None:
 
 def sink_position(snapshots: Sequence[PartitionSnapshot]) -> dict[str, Any] | None:
     """Return the next batch, the query and whether `start_at` set it if the group is a sink's; None for others."""
-    committed = snapshots[0].committed
-    if committed is None:
+    if (committed := snapshots[0].committed) is None:
         return None
     try:
         mark = PositionMetadata.parse(committed.metadata)

@@ -104,8 +104,7 @@ def advice(error: BrewError) -> str:
 
 def chosen_partitions(chosen: Sequence[int], topic: str, there: int) -> list[int]:
     """Return ``chosen``, or all ``there`` partitions of ``topic`` if empty; `UsageError` if one does not exist."""
-    wrong = [p for p in chosen if not 0 <= p < there]
-    if wrong:
+    if wrong := [p for p in chosen if not 0 <= p < there]:
         raise UsageError(f"--partition is {wrong[0]}: {topic} has partitions 0 to {there - 1}; choose one of them")
     return sorted(set(chosen)) or list(range(there))
 

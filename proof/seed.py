@@ -132,8 +132,7 @@ def chunks(plan: Seeding, partitions: int) -> Iterator[Chunk]:
         if plan.abort_every and number % plan.abort_every == 0:
             yield Chunk(list(islice(ghosts, size)), aborted=True)
             continue
-        records = list(islice(visible, plan.per_transaction))
-        if not records:
+        if not (records := list(islice(visible, plan.per_transaction))):
             break
         yield Chunk(records)
     if plan.abort_every and (number - 1) % plan.abort_every != 0:

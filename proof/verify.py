@@ -374,8 +374,7 @@ def _holders(connection: Connection, claim: PipelineUnderTest, logs: Snapshot, d
     """Describe the transactions that did not end, as the coordinator reports them."""
     holders = []
     for topic, by_partition in {claim.input: logs.input, **logs.downstream}.items():
-        blocked = [p for p, log in by_partition.items() if log.last_stable < log.end]
-        if blocked:
+        if blocked := [p for p, log in by_partition.items() if log.last_stable < log.end]:
             transactions = open_transactions(connection, topic, blocked, deadline)
             holders += [f"{topic}: {transaction}" for transaction in transactions]
     return holders

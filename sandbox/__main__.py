@@ -270,8 +270,7 @@ def certify(directory: Path, *, expired: bool) -> None:
       python -m sandbox certify --expired     clients are refused from now on
     """  # noqa: D301 - \b is click's mark for "keep these lines"
     with exclusive(directory):
-        cluster = Cluster.open(directory)
-        if cluster is None or not cluster.layout.secure:
+        if (cluster := Cluster.open(directory)) is None or not cluster.layout.secure:
             raise Refused(f"no secure cluster in {directory}; `python -m sandbox up --secure` starts one")
         security = Security.of(cluster.layout)
         path = security.certify(cluster.layout, expired=expired)
@@ -343,8 +342,7 @@ def cut(number: int, others: Sequence[str], directory: Path) -> None:
       python -m sandbox cut 1 --from 2 --from 3      brokers 2 and 3 can't reach broker 1
       python -m sandbox cut 1 --from clients
     """  # noqa: D301 - \b is click's mark for "keep these lines"
-    wrong = [other for other in others if other != CLIENTS and not other.isdecimal()]
-    if wrong:
+    if wrong := [other for other in others if other != CLIENTS and not other.isdecimal()]:
         raise UsageError(f"--from {wrong[0]!r}: give a broker's number, or {CLIENTS!r}")
     with exclusive(directory):
         named: list[int | str] = [other if other == CLIENTS else int(other) for other in others]

@@ -88,8 +88,7 @@ class Network:
 
     def cut(self, number: int, others: Collection[int | str]) -> None:
         """Block all traffic between broker ``number`` and the ``others`` (broker numbers, or `CLIENTS`)."""
-        hosts = self._addresses()
-        if hosts is None:
+        if (hosts := self._addresses()) is None:
             raise Refused(
                 f"the brokers of {self.directory} have no networks of their own; use `up --network namespaces`"
             )

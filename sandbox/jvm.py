@@ -43,15 +43,13 @@ class Jvm:
 
     def class_path(self) -> str:
         """Return the jars in a fixed order: a class-data archive works with one order only."""
-        jars = [str(jar) for jar in dependencies.jars(self.part, self.home)]
-        if not jars:
+        if not (jars := [str(jar) for jar in dependencies.jars(self.part, self.home)]):
             raise dependencies.missing_jars(self.part, self.home)
         return ":".join(jars)
 
     def command(self, main: str, arguments: Sequence[str], *, flags: Sequence[str] = ()) -> list[str]:
         """Return the command line that runs ``main``; the JVM silently ignores an archive that doesn't match."""
-        java = shutil.which("java")
-        if java is None:
+        if (java := shutil.which("java")) is None:
             raise Refused("no java on PATH; Java 17 or later is needed (a JRE is enough)")
         shared = [f"-XX:SharedArchiveFile={self.archive}"] if self.archive.exists() else []
         quiet = ["-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]

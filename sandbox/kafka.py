@@ -263,8 +263,7 @@ class Cluster:
         return Network(self.layout.directory)
 
     def _signal(self, number: int, what: signal.Signals) -> None:
-        identity = self.layout.node(number).identity
-        if identity is None or not identity.send(what):
+        if (identity := self.layout.node(number).identity) is None or not identity.send(what):
             raise Refused(f"broker {number} is not running")
 
     def _forget(self, number: int) -> None:

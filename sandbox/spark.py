@@ -229,8 +229,7 @@ def _title(name: str) -> str:
 
 
 def spark_home() -> Path:
-    found = importlib.util.find_spec("pyspark")
-    if found is None or found.origin is None:
+    if (found := importlib.util.find_spec("pyspark")) is None or found.origin is None:
         raise Refused("pyspark is not installed; it is one of this package's requirements")
     return Path(found.origin).parent
 
@@ -336,8 +335,7 @@ def add(directory: Path) -> None:
 
 
 def _detached_cluster(directory: Path) -> SparkCluster:
-    found = SparkCluster.open(directory, ends_with_parent=False)
-    if found is None:
+    if (found := SparkCluster.open(directory, ends_with_parent=False)) is None:
         raise Refused(f"no cluster in {directory}; `python -m sandbox spark up` starts one")
     return found
 

@@ -170,8 +170,7 @@ def _section(
     if path != "pipeline run" and run - {"--progress"} <= {option.opts[0] for option in options}:
         options = [option for option in options if option.opts[0] not in run]
         head += "\nTakes the options of `pipeline run`, and these:\n"
-    arguments = [param for param in command.params if isinstance(param, click.Argument)]
-    if arguments:
+    if arguments := [param for param in command.params if isinstance(param, click.Argument)]:
         head += f"\nArguments: {', '.join(f'`{part.make_metavar(click.Context(command))}`' for part in arguments)}\n"
     if not options:
         return head

@@ -37,8 +37,7 @@ def enrich(key: bytes | None, value: bytes | None) -> bytes | Reason:
         return Reason.NOT_JSON
     if not isinstance(order, dict):
         return Reason.NOT_AN_OBJECT
-    customer = order.get("customer_id")
-    if customer is None or customer == "":
+    if (customer := order.get("customer_id")) is None or customer == "":
         return Reason.NO_CUSTOMER_ID
     tier = tier_of_key(key)
     order[TIER_FIELD] = tier

@@ -289,8 +289,7 @@ class DeadLetterTopics:
         return replace(letter, value=value, headers=[*headers, *letter.error_headers])
 
     def _original(self, letter: DeadLetter) -> tuple[bytes | None, Headers]:
-        source = letter.source
-        if source is None:
+        if (source := letter.source) is None:
             raise LookupError("it has no source position")
         log = log_offsets(self.admin, source.topic, [source.partition], Deadline(ASK_S))[source.partition]
         if log.first <= source.offset < log.last_stable:

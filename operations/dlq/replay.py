@@ -81,8 +81,7 @@ class ReplayRules:
 
     def skipped(self, letter: DeadLetter) -> SkippedDeadLetter | None:
         """Return the reason to skip a dead letter, as far as it can be decided without its value; else None."""
-        source = letter.source
-        if source is None:
+        if (source := letter.source) is None:
             kind, why = SkipReason.FOREIGN, "it has no error and source headers: it was not written by a pipeline"
         elif (output := letter.output) is not None:
             # The source was processed already: written back, the output would be processed as one more input.

@@ -189,8 +189,7 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
 
 
 def _position(what: str, order_topics: OrderTopics) -> SourcePosition | None:
-    position = SourcePosition.parse(what)
-    if position is not None and position.topic not in order_topics.topics:
+    if (position := SourcePosition.parse(what)) is not None and position.topic not in order_topics.topics:
         raise UsageError(
             f"{what!r} is on none of {', '.join(order_topics.topics)}; set --input, --output, --also-output or "
             "--dead-letter to its topic, or add --key if it is a key"

@@ -98,8 +98,7 @@ class OrderSearch:
 
     def origin(self, topic: str, partition: int, offset: int) -> SourcePosition:
         """Return the source of the record at this place, which may be the place itself; `Refused` if it has none."""
-        log = self.logs(topic).get(partition)
-        if log is None or offset >= log.end:
+        if (log := self.logs(topic).get(partition)) is None or offset >= log.end:
             why = "there is no such partition" if log is None else f"the log ends at {log.end}"
             raise Refused(
                 f"{topic}/{partition}/{offset} does not exist: {why}; run `brew show {topic}` for the newest records"
@@ -201,8 +200,7 @@ class OrderSearch:
             return False
 
     def _at(self, topic: str, partition: int, offset: int) -> LogRecord | None:
-        log = self.logs(topic).get(partition)
-        if log is None or not log.first <= offset < log.end:
+        if (log := self.logs(topic).get(partition)) is None or not log.first <= offset < log.end:
             return None
         span = {partition: (offset, offset + 1)}
         batches = scan(self._connection, topic, span, READ_UNCOMMITTED, group=self.order_topics.group)

@@ -75,8 +75,7 @@ def build_view(names: Names, answers: PollResults, memory: ViewHistory, now_s: f
     ours, notes = _statuses(names, answers.statuses, now_s)
     reported: dict[int, PartitionStatus] = {}
     for status in ours:
-        other = reported.get(status.partition)
-        if other is None or _age(status) < _age(other):
+        if (other := reported.get(status.partition)) is None or _age(status) < _age(other):
             reported[status.partition] = status
     flow, tails = answers.flow.value, answers.tail.value
     known = transactions(tails.all_strips, names.group, names.input) if tails else []

@@ -122,8 +122,7 @@ class History:
 
     def state(self, partition: int) -> tuple[str, str]:
         """Return state and reason, compared with five seconds ago so that a pause between two commits is ignored."""
-        known = self._known(partition)
-        if not known:
+        if not (known := self._known(partition)):
             return LOOKING, "not observed yet"
         at_s, now = known[-1]
         # Snapshots may be further apart: after an outage, or with a long --interval.

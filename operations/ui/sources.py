@@ -164,8 +164,7 @@ class OutputTailSource:
             raise
 
     def _ask(self, deadline: Deadline) -> OutputTail:
-        known = topics.describe(self._admin, [self.topic], deadline).get(self.topic)
-        if known is None:
+        if (known := topics.describe(self._admin, [self.topic], deadline).get(self.topic)) is None:
             return OutputTail(self.topic, {}, missing=True)
         if known.topic_id != self._topic_id:  # a recreated topic may have as many records
             self._topic_id, self._strips = known.topic_id, {}

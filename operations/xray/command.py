@@ -86,8 +86,7 @@ class XrayCollector:
 
     def _strips(self) -> Iterator[Strip]:
         deadline = Deadline(_ASK_S)
-        known = topics.describe(self._admin, list(self.roles), deadline)
-        if not known:
+        if not (known := topics.describe(self._admin, list(self.roles), deadline)):
             raise Refused(f"no topic {' and no topic '.join(self.roles)} exists; set --input and --output, or --topic")
         self._unavailable += [f"topic {name} does not exist" for name in self.roles if name not in known]
         positions = self._positions(range(known[self.input].partitions)) if self.input in known else {}

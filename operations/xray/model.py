@@ -145,8 +145,7 @@ class RunBuilder:
 
     def _note(self, batch: RawBatch, sources: ReadSources) -> None:
         """Count what a transaction wrote below the window; a producer's sequence numbers begin at 0 in each epoch."""
-        below = self._below.get(batch.producer_id)
-        if below is None:
+        if (below := self._below.get(batch.producer_id)) is None:
             whole = self._origin or batch.base_sequence == 0 or batch.producer_id in self._ended
             below = self._below[batch.producer_id] = _BelowWindow(whole)
         if batch.base_offset < self._start:

@@ -196,8 +196,7 @@ def _label(role: str) -> str:
 
 def cells(strip: Strip, room: int) -> list[tuple[str, str]]:
     """Return sign and style of ``room`` cells at most; of several kinds, open comes first, then the most frequent."""
-    span = strip.until - strip.start
-    if not span:
+    if not (span := strip.until - strip.start):
         return []
     count = min(span, room)
     each = min(_WIDEST_OFFSET, room // span) if span <= room else 1

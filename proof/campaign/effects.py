@@ -44,8 +44,7 @@ def caught_open(
     for _ in range(_TRIES):
         stage.deadline.check("a transaction that is open")
         signal_all(stopped, stop=True)
-        partitions = _open_of(stage, {process.pid for process in at_work or stopped})
-        if partitions:
+        if partitions := _open_of(stage, {process.pid for process in at_work or stopped}):
             stage.fire(OPEN, len(partitions))
             return partitions
         signal_all(stopped, stop=False)

@@ -85,8 +85,7 @@ def recoveries(entries: Iterable[Entry], kills: Iterable[Kill]) -> list[float]:
     moments = sorted(kill.at for kill in kills)
     times: list[float | None] = [None] * len(moments)
     for entry in filter(is_commit, entries):
-        latest = bisect_left(moments, entry.at) - 1
-        if latest >= 0:
+        if (latest := bisect_left(moments, entry.at) - 1) >= 0:
             times[latest] = min(times[latest] or math.inf, entry.at - moments[latest])
     return [took for took in times if took is not None]
 

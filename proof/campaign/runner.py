@@ -246,8 +246,7 @@ def guard(stage: CellEnvironment, judged: Judgement) -> None:
     for what, needed in needed_of(stage).items():
         if stage.fired[what] < needed:
             judged.doubts.append(f"silent-fault: {what} {stage.fired[what]} of {needed} needed; the cell shows nothing")
-    bound = stage.bound_s
-    if bound is not None and not stage.recovery_s:
+    if (bound := stage.bound_s) is not None and not stage.recovery_s:
         judged.doubts.append(f"no recovery was measured, so nothing is shown of the bound of {bound:g} s")
     elif bound is not None and (took := p95(stage.recovery_s)) > bound:
         judged.stalled(f"95 % of the recoveries took up to {took:.2f} s, the bound is {bound:g} s")

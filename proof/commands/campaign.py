@@ -184,8 +184,7 @@ def _code(done: Sequence[Result]) -> int:
 
 def picture(page: Path, into: Path, deadline: Deadline) -> None:
     """Write a screenshot of the page's top as PNG; `Refused` without chromium or picture, or `DeadlineExceeded`."""
-    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
-    if browser is None:
+    if (browser := next(filter(None, map(shutil.which, _BROWSERS)), None)) is None:
         install = "install it (Debian: apt-get install chromium), or omit --picture"
         raise Refused(f"--picture needs chromium, which is not on PATH; {install}")
     into.unlink(missing_ok=True)

@@ -283,8 +283,7 @@ class Fields:
 
     def get(self, name: str, kind: Kind, *, required: bool = False) -> Any:
         """Return a value of this kind, or the kind's default if it is missing and not required."""
-        value = self.values.get(name)
-        if value is None and not required:
+        if (value := self.values.get(name)) is None and not required:
             return kind.default
         if not kind.fits(value) or (required and value == ""):
             problem = f"is {value!r:.80}" if name in self.values else "is missing"

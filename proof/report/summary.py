@@ -328,8 +328,7 @@ class Summary:
     @property
     def verdict(self) -> Verdict:
         """Violated if any cell is; else inconclusive if any is, or is outdated, or if none is proven."""
-        standing = worst([cell.standing for cell in self.cells])
-        if standing is Standing.OUTDATED:
+        if (standing := worst([cell.standing for cell in self.cells])) is Standing.OUTDATED:
             return Verdict.INCONCLUSIVE
         if standing not in {Standing.CONTROL, Standing.NOT_APPLICABLE}:
             return Verdict(standing.value)
@@ -421,8 +420,7 @@ class Summary:
     @property
     def outdated(self) -> str:
         """A sentence about runs with another kernel than today's; empty if there are none."""
-        old = [result for result in self.results if not result.current]
-        if not old:
+        if not (old := [result for result in self.results if not result.current]):
             return ""
         commits = ", ".join(sorted({result.commit or UNKNOWN for result in old}))
         return (

@@ -121,8 +121,7 @@ def request_header(frame: bytes) -> RequestHeader:
         api, version, correlation_id, length = _HEAD.unpack_from(frame)
     except struct.error as error:
         raise Malformed("a request of less than ten bytes") from error
-    end = _HEAD.size + max(0, length)
-    if end > len(frame):
+    if (end := _HEAD.size + max(0, length)) > len(frame):
         raise Malformed(f"a client id of {length} bytes in a frame of {len(frame)}")
     client_id = frame[_HEAD.size : end].decode("utf-8", "replace") if length >= 0 else None
     return RequestHeader(api, version, correlation_id, client_id)

@@ -149,10 +149,8 @@ class Link:
 
     async def _requests(self) -> None:
         async for frame in frames(self._from_client):
-            asked = self._read(frame)
-            if asked is not None:
-                trap = self._net.trap_for(Side.REQUEST, asked.header, asked.details)
-                if trap is not None:
+            if (asked := self._read(frame)) is not None:
+                if (trap := self._net.trap_for(Side.REQUEST, asked.header, asked.details)) is not None:
                     if not await self._act(trap, asked):
                         continue
                     if trap.rule.action is Action.HOLD:
@@ -184,8 +182,7 @@ class Link:
             await self._to_client.put(reply, self._net.shape)
 
     def _pair(self, reply: bytes) -> _PendingRequest | None:
-        number = codec.correlation_id(reply)
-        if number not in self._asked:
+        if (number := codec.correlation_id(reply)) not in self._asked:
             return None
         # Replies arrive in the order of requests: older requests expect no reply (acks=0).
         while (first := next(iter(self._asked))) != number:
@@ -390,8 +387,7 @@ class WireProxy:
 
     async def _serve(self, node: int, address: Address, client: Streams) -> None:
         _, writer = client
-        task = asyncio.current_task()
-        if task is not None:
+        if (task := asyncio.current_task()) is not None:
             self._links.add(task)
             task.add_done_callback(self._links.discard)
         number = next(self._numbers)

@@ -149,8 +149,7 @@ class Trap:
         if not self.rule.matches(side, header, asked):
             return False
         self.seen += 1
-        past = self.seen - self.rule.nth
-        if past < 0 or (self.rule.times and past >= self.rule.times):
+        if (past := self.seen - self.rule.nth) < 0 or (self.rule.times and past >= self.rule.times):
             return False
         self.fired += 1
         return True
