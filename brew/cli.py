@@ -81,6 +81,7 @@ class LazyGroup(click.Group):
     def __init__(self, *args: Any, later: Mapping[str, str] | None = None, **settings: Any) -> None:
         """Add commands to import later; ``later``: name -> `module:command`."""
         super().__init__(*args, **settings)
+        self.help = _keeping_lines(self.help or "")
         self._later = later or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -91,7 +92,7 @@ class LazyGroup(click.Group):
         if cmd_name in self._later:
             module, _, name = self._later[cmd_name].partition(":")
             found = getattr(importlib.import_module(module), name)
-        return None if found is None else dressed(found, self.as_called)
+        return None if found is None else dressed(found, lambda text: _keeping_lines(self.as_called(text)))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands as click does, but with each one's whole first sentence."""
@@ -118,6 +119,11 @@ def as_called(text: str) -> str:
 
 def _wording(program: click.Command) -> Callable[[str], str]:
     return program.as_called if isinstance(program, LazyGroup) else str
+
+
+def _keeping_lines(text: str) -> str:
+    """Return a help text with click's mark for "keep these lines" before the paragraphs that need it."""
+    return re.sub(r"\n\n( *)(?=Examples?:|Exit codes:)", "\n\n\\1\b\n\\1", text)
 
 
 def as_bytes(argument: str) -> bytes:

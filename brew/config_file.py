@@ -242,10 +242,9 @@ def config() -> None:
     """
     Show the values of options, from brew.toml and the environment, as the commands use them.
 
-    \b
     Example:
       python -m pipeline config show run          values of a run without options
-    """  # noqa: D301 - click's own mark
+    """
 
 
 @config.command()
@@ -259,11 +258,10 @@ def show(ctx: click.Context, command: tuple[str, ...], named: str | None, *, as_
 
     Also checks all of brew.toml.
 
-    \b
     Examples:
       python -m pipeline config show                   options of `run`
       python -m pipeline config show dlq replay        options of another command
-    """  # noqa: D301 - click's own mark
+    """
     root = ctx.find_root()
     file = found(named)
     if file is not None:

@@ -33,7 +33,6 @@ def downstream() -> None:
     """
     Consumers of the output topic.
 
-    \b
     Examples:
       python -m downstream count                                  what a read_committed reader sees
       python -m downstream ledger --database postgresql://brew@localhost:5432/brew --follow
@@ -41,7 +40,7 @@ def downstream() -> None:
       python -m downstream totals --recompute                     compare totals with the orders
 
     Exit codes: 0 done, 1 duplicates found, 3 refused, 64 wrong usage.
-    """  # noqa: D301 - click's own mark
+    """
 
 
 @downstream.command("count")
@@ -70,12 +69,11 @@ def count_command(bootstrap: str, topic: str, isolation: str, unique_by: str, pr
 
     A read_uncommitted reader also sees aborted records, so duplicates are not an error there.
 
-    \b
     Examples:
       python -m downstream count
       python -m downstream count --isolation read_uncommitted
       python -m downstream count --topic clicks --unique-by key --json
-    """  # noqa: D301 - click's own mark
+    """
     checked_topic(topic, "--topic")
     cluster = connection(bootstrap)
     reach(cluster, Deadline(REACH_S))

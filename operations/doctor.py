@@ -346,7 +346,6 @@ def doctor(bootstrap: str, *, names: tuple[str, ...], as_json: bool, **option: A
     its timeout or --older-than. Without --abort, it only reads. With --abort, it checks each transaction again before
     it aborts it, and skips one that has ended, or whose owner has begun another one.
 
-    \b
     Examples:
       python -m pipeline doctor
       python -m pipeline doctor --older-than 10 --topic brew.orders.enriched --json
@@ -354,10 +353,9 @@ def doctor(bootstrap: str, *, names: tuple[str, ...], as_json: bool, **option: A
       python -m pipeline doctor --abort --all --yes
       python -m pipeline doctor --abort --all --group brew-enricher --older-than 10
 
-    \b
     Exit codes: 0 no hanging or lingering transaction is left, 1 some are, 3 refused, brokers unreachable, an abort
     failed, or inconclusive (a partition could not be read, or no coordinator reports a transaction), 64 wrong usage.
-    """  # noqa: D301 - click's own mark
+    """
     _check_usage(names, as_json=as_json, **option)
     older_than_s = _OLDER_THAN_S if option["older_than"] is None else option["older_than"]
     scope = Scope(option["topics"], option["group"], older_than_s, option["groups"])

@@ -223,7 +223,6 @@ def lag(
     Records are counted up to the last stable offset, without markers and aborted records. States: idle, working,
     blocked (by an open transaction), fenced (attempts begin, but none commits), stuck (no progress).
 
-    \b
     Examples:
       python -m pipeline lag
       python -m pipeline lag --group brew-enricher --interval 5 --json
@@ -231,9 +230,8 @@ def lag(
       python -m pipeline lag --fail-on stuck --fail-on fenced --interval 30
       python -m pipeline lag --fail-older-than 300
 
-    \b
     Exit codes: 0 shown, 1 a --fail option applies, 3 refused or brokers unreachable, 64 wrong usage.
-    """  # noqa: D301 - click's own mark
+    """
     if watch and (fail_on or fail_older_than is not None):
         raise UsageError(
             "--watch runs until it is stopped, so it excludes --fail-on and --fail-older-than; leave it out, and set "

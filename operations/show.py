@@ -324,16 +324,14 @@ def show(
     open (no marker yet), or plain (written outside of transactions). --json prints one object per line; bytes are
     {"text": ...} if they are UTF-8, else {"base64": ...}, and {"null": true} if there are none.
 
-    \b
     Examples:
       python -m pipeline show brew.orders.enriched
       python -m pipeline show brew.orders.v1 --partition 2 --offset 0 --limit 5
       python -m pipeline show brew.orders.enriched --markers --from 15m --json
       python -m pipeline show brew.orders.enriched --follow --isolation read_committed
 
-    \b
     Exit codes: 0 shown, or stopped by a signal, 3 refused or brokers unreachable, 64 wrong usage.
-    """  # noqa: D301 - click's own mark
+    """
     offset, since_ms = _start(start)
     wanted_key = None if key is None else as_bytes(key)
     wanted = RecordQuery(checked_topic(topic, "TOPIC"), start=offset, since_ms=since_ms, key=wanted_key, **more)

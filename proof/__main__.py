@@ -27,7 +27,6 @@ def proof() -> None:
     """
     Create topics, write orders, inspect logs and groups, and verify that every order came out exactly once.
 
-    \b
     Examples:
       python -m proof topics                      create the missing topics
       python -m proof seed --count 300            write 300 orders
@@ -35,8 +34,9 @@ def proof() -> None:
       python -m proof verify                      check that every order came out exactly once
       python -m proof campaign --list             list the faults that a campaign injects
 
-    Exit codes: 0 done or proven, 1 violation found, 3 refused or inconclusive, 64 wrong usage.
-    """  # noqa: D301 - click's own mark
+    Exit codes: 0 done or proven, 1 violation found, 3 refused or inconclusive,
+    64 wrong usage.
+    """
 
 
 def main() -> None:

@@ -44,7 +44,6 @@ def cli() -> None:
     """
     Run real servers on this machine, without containers.
 
-    \b
     Examples:
       python -m sandbox up                     one Kafka broker on localhost:9092
       python -m sandbox up --brokers 3         three, replication 3, min ISR 2
@@ -56,7 +55,7 @@ def cli() -> None:
       python -m sandbox down --wipe            stop and remove all data
       python -m sandbox stores up              PostgreSQL and Redis
       python -m sandbox spark up               a Spark master and three workers
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    """
 
 
 @cli.command()
@@ -90,13 +89,12 @@ def up(
     """
     Start Kafka with the data it had; does nothing if it is running.
 
-    \b
     Examples:
       python -m sandbox up
       python -m sandbox up --brokers 3 --port 0     free ports; `status` shows them
       python -m sandbox up --secure --dir other
       python -m sandbox up --kafka 3.9.2 --dir other
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    """
     properties = settings_of(option["properties"])
     with exclusive(directory):
         cluster = Cluster.open(directory)
@@ -124,11 +122,10 @@ def down(directory: Path, *, wipe: bool) -> None:
     """
     Stop Kafka; does nothing if it is not running.
 
-    \b
     Examples:
       python -m sandbox down            the data stays
       python -m sandbox down --wipe
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    """
     if not directory.exists():
         click.echo("nothing is up")
         return
@@ -150,11 +147,10 @@ def status(directory: Path, *, as_json: bool) -> None:
     """
     Show each broker's state; exit code 3 unless all are up.
 
-    \b
     Examples:
       python -m sandbox status
       python -m sandbox status --json
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    """
     layout = Layout.read(directory.resolve())
     nodes = [] if layout is None else [layout.document(node) for node in layout.nodes]
     is_up = bool(nodes) and all(node["running"] for node in nodes)
@@ -182,11 +178,10 @@ def logs(broker: int, lines: int, directory: Path, *, follow: bool) -> None:
     """
     Print the last lines of a broker's log.
 
-    \b
     Examples:
       python -m sandbox logs --lines 20
       python -m sandbox logs --broker 2 --follow
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    """
     layout = Layout.read(directory.resolve())
     if layout is None or broker not in {node.number for node in layout.nodes}:
         raise Refused(f"no broker {broker} in {directory}; `python -m sandbox status` shows the brokers")
@@ -200,11 +195,10 @@ def tool(name: str, arguments: Sequence[str]) -> None:
     """
     Run one of Kafka's own command line tools.
 
-    \b
     Examples:
       python -m sandbox tool kafka-consumer-groups --bootstrap-server localhost:9092 --describe --group brew-enricher
       python -m sandbox tool kafka-dump-log --files .sandbox/kafka-1/data/brew.orders.v1-0/00000000000000000000.log
-    """  # noqa: D301
+    """
     if name in {"-h", "--help"}:
         click.echo(as_called(f"Kafka's own tools: {' '.join(TOOLS)}\nusage: python -m sandbox tool NAME ARGUMENTS..."))
         return
@@ -216,10 +210,9 @@ def archive() -> None:
     """
     Create the class-data archive that halves the brokers' start time (`make setup` does this).
 
-    \b
     Example:
       python -m sandbox archive
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    """
     with tempfile.TemporaryDirectory(prefix="brew-archive-") as directory:
         written = make_archive(Path(directory))
     click.echo(f"{written} written")
@@ -264,11 +257,10 @@ def certify(directory: Path, *, expired: bool) -> None:
     """
     Replace the brokers' certificates in a running secure cluster; returns once new connections by password see them.
 
-    \b
     Examples:
       python -m sandbox certify
       python -m sandbox certify --expired     clients are refused from now on
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    """
     with exclusive(directory):
         if (cluster := Cluster.open(directory)) is None or not cluster.layout.secure:
             raise Refused(f"no secure cluster in {directory}; `python -m sandbox up --secure` starts one")
@@ -316,10 +308,9 @@ def restart(numbers: Sequence[int], directory: Path) -> None:
     """
     Restart brokers with their data, all together; running ones are shut down cleanly first.
 
-    \b
     Example:
       python -m sandbox restart 1 2 3
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    """
     with exclusive(directory):
         _cluster(directory, numbers).restart(*numbers)
     click.echo(f"up: {', '.join(f'broker {number}' for number in numbers)}")
@@ -337,11 +328,10 @@ def cut(number: int, others: Sequence[str], directory: Path) -> None:
 
     Needs a cluster that was started with `up --network namespaces`.
 
-    \b
     Examples:
       python -m sandbox cut 1 --from 2 --from 3      brokers 2 and 3 can't reach broker 1
       python -m sandbox cut 1 --from clients
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    """
     if wrong := [other for other in others if other != CLIENTS and not other.isdecimal()]:
         raise UsageError(f"--from {wrong[0]!r}: give a broker's number, or {CLIENTS!r}")
     with exclusive(directory):
@@ -359,10 +349,9 @@ def fill(number: int, directory: Path) -> None:
     """
     Fill a broker's disk; needs `up --data-size-mb`, which limits the last broker's disk.
 
-    \b
     Example:
       python -m sandbox fill 3
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    """
     with exclusive(directory):
         used = _cluster(directory, [number]).fill(number)
     click.echo(f"broker {number}'s disk is full at {used} bytes")
@@ -374,10 +363,9 @@ def heal(directory: Path) -> None:
     """
     Remove all cuts and free the space on full disks; brokers that stopped need `restart`.
 
-    \b
     Example:
       python -m sandbox heal
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    """
     with exclusive(directory):
         cuts = _cluster(directory, []).heal()
     click.echo(f"healed: {cuts} routes restored")

@@ -65,7 +65,6 @@ class Jvm:
 
 _TEXT = """Fetch a Kafka broker and Kafka's own tools, and verify their checksums.
 
-\b
 Examples:
   brew-sandbox setup                            into the user's cache, from a Maven repository
   brew-sandbox setup --from /media/jars         on a machine without a network
@@ -77,7 +76,6 @@ setup = setup_command(Part.KAFKA, _TEXT, lambda _home: None, KAFKAS)
 
 _YARN_TEXT = """Fetch YARN's own servers (Hadoop's mini cluster, 66 MB), and verify their checksums.
 
-\b
 Example:
   brew-sandbox setup-yarn
 """

@@ -242,14 +242,13 @@ def spark() -> None:
     """
     Run a standalone Spark cluster on this machine: one master, some workers.
 
-    \b
     Examples:
       python -m sandbox spark up                  a master and three workers; prints the URL for --master
       python -m sandbox spark status --json
       python -m sandbox spark add                 one more worker
       python -m sandbox spark kill 2              break it: kill pause resume restart; NAME is a number or master
       python -m sandbox spark down --wipe
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    """
 
 
 @spark.command()
@@ -262,11 +261,10 @@ def up(workers: int, cores: int, memory_mb: int, port: int, directory: Path) -> 
     """
     Start the cluster; does nothing if it is running.
 
-    \b
     Examples:
       python -m sandbox spark up --workers 2 --cores 1
       python -m sandbox spark up --port 0
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    """
     with exclusive(directory):
         settings = Settings(cores, memory_mb, ends_with_parent=False)
         cluster = SparkCluster.start(directory, workers=workers, port=port or None, settings=settings)
@@ -281,10 +279,9 @@ def down(directory: Path, *, wipe: bool) -> None:
     """
     Stop the cluster; does nothing if it is not running.
 
-    \b
     Example:
       python -m sandbox spark down --wipe
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    """
     if not directory.exists():
         click.echo("nothing is up")
         return
@@ -301,10 +298,9 @@ def status(directory: Path, *, as_json: bool) -> None:
     """
     Show each process's state; exit code 3 unless all that were started are up.
 
-    \b
     Example:
       python -m sandbox spark status --json
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    """
     cluster = SparkCluster.open(directory)
     running = {name: cluster.alive(name) for name in (MASTER, *cluster.workers)} if cluster else {}
     if as_json:
@@ -325,10 +321,9 @@ def add(directory: Path) -> None:
     """
     Start one more worker.
 
-    \b
     Example:
       python -m sandbox spark add
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    """
     with exclusive(directory):
         name = _detached_cluster(directory).add_worker()
     click.echo(f"worker {name} is up")

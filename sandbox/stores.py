@@ -66,7 +66,6 @@ def stores() -> None:
     first start fetches it (142 MB). Without names, `up` starts PostgreSQL and Redis; other commands apply to all
     servers that were started.
 
-    \b
     Examples:
       python -m sandbox stores up                  both, on free ports, data kept
       python -m sandbox stores up postgres --port 5432
@@ -74,7 +73,7 @@ def stores() -> None:
       python -m sandbox stores status --json       with their URLs
       python -m sandbox stores kill postgres       break it: kill pause resume restart
       python -m sandbox stores down --wipe         stop and remove all data
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    """
 
 
 @stores.command()
@@ -86,11 +85,10 @@ def up(names: Sequence[str], port: int, properties: Sequence[str], directory: Pa
     """
     Start servers with the data they had; does nothing if they are running.
 
-    \b
     Examples:
       python -m sandbox stores up
       python -m sandbox stores up postgres --port 5432 --property max_connections=50
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    """
     more = settings_of(properties) or None
     if len(names) != 1 and (port or properties):
         raise UsageError("--port and --property apply to one server; name it")
@@ -108,11 +106,10 @@ def down(names: Sequence[str], directory: Path, *, wipe: bool) -> None:
     """
     Stop servers; does nothing if none is running.
 
-    \b
     Examples:
       python -m sandbox stores down redis
       python -m sandbox stores down --wipe
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    """
     if not directory.exists():
         click.echo("nothing is up")
         return
@@ -132,10 +129,9 @@ def status(directory: Path, *, as_json: bool) -> None:
     """
     Show each server's state; exit code 3 unless all that were started are up.
 
-    \b
     Example:
       python -m sandbox stores status --json
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    """
     known = {store.name: store.document() for kind in STORES.values() if (store := kind.open(directory)) is not None}
     if as_json:
         click.echo(json.dumps(known))
@@ -164,7 +160,7 @@ def each_command(
 ) -> click.Command:
     """Return a command that acts on each of the ``servers`` of a directory that its argument names, and reports it."""
 
-    @click.command(name, help=f"{summary}\n\n\b\nExample:\n  python -m sandbox {example}")
+    @click.command(name, help=f"{summary}\n\nExample:\n  python -m sandbox {example}")
     @argument
     @directory_option
     def command(directory: Path, **named: Any) -> None:

@@ -28,11 +28,10 @@ def init(name: str, bootstrap: str, *, as_json: bool) -> ExitCode:
     """
     Create a project: a transformation, a test that needs no Kafka, example records and a Makefile.
 
-    \b
     Examples:
       brew init clicks                 then: cd clicks, make test, make seed, make run, make verify
       brew init clicks --bootstrap kafka1:9092
-    """  # noqa: D301 - \b is click's mark for "keep these lines"
+    """
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"NAME is {name!r}, and names a directory, topics and a group; use a letter, then at most 99 letters, "

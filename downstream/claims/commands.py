@@ -109,14 +109,13 @@ def claims_group() -> None:
     """
     Show and change which member owns which partition, by claims (docs/CLAIMS.md).
 
-    \b
     Examples:
       python -m downstream claims status                          who owns what
       python -m downstream claims watch --group brew-ledger       the same, live
       python -m downstream claims release --group brew-ledger     pause all members
 
     Exit codes: 0 done, 3 refused, 64 wrong usage.
-    """  # noqa: D301 - click's own mark
+    """
 
 
 def _connected(bootstrap: str, claims: str) -> Connection:
@@ -138,11 +137,10 @@ def status_command(bootstrap: str, claims: str, group: str | None, topic: str | 
 
     Nothing is written, so ages are measured with this machine's clock: a wrong clock shows wrong ages.
 
-    \b
     Examples:
       python -m downstream claims status
       python -m downstream claims status --group brew-ledger --json
-    """  # noqa: D301 - click's own mark
+    """
     with closing(Watcher(_connected(bootstrap, claims), claims)) as watcher:
         snapshot = watcher.snapshot(Filter(group, topic))
     if as_json:
@@ -160,11 +158,10 @@ def watch_command(bootstrap: str, claims: str, group: str | None, topic: str | N
 
     An outage of the brokers is reported: meanwhile, nobody is heard, and owners look stale.
 
-    \b
     Examples:
       python -m downstream claims watch --group brew-ledger
       python -m downstream claims watch --json
-    """  # noqa: D301 - click's own mark
+    """
     wanted, cluster = Filter(group, topic), _connected(bootstrap, claims)
 
     def outages(report: Callable[[str], None]) -> AbstractContextManager[None]:
@@ -218,11 +215,10 @@ def release_command(bootstrap: str, claims: str, group: str, for_s: float, wait_
 
     Returns once no member owns a partition.
 
-    \b
     Examples:
       python -m downstream claims release --group brew-ledger --for-s 600
       python -m downstream claims release --group brew-ledger --end
-    """  # noqa: D301 - click's own mark
+    """
     with administrator(_connected(bootstrap, claims), claims, group, claims) as member:
         if end:
             member.pause_group(0, Deadline(_ASK_S))
@@ -262,12 +258,11 @@ def set_position_command(
     """
     Set a group's positions: pause it, wait until no member owns a partition, write the positions, resume it.
 
-    \b
     Examples:
       python -m downstream claims set-position --group brew-receive --to earliest
       python -m downstream claims set-position --group brew-receive --to timestamp --at 2026-01-31T06:00:00Z
       python -m downstream claims set-position --group brew-receive --to offset --offset 5000 --partitions 0,3
-    """  # noqa: D301 - click's own mark
+    """
     cluster = _connected(bootstrap, claims)
     client = admin(cluster)
     described = topics.describe_one(client, checked_topic(topic, "--topic"), Deadline(_ASK_S))

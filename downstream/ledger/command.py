@@ -292,7 +292,6 @@ def ledger_command(group: str, *, only_check: bool, as_json: bool, **given: Any)
     Refused:      a server with fsync, full_page_writes or synchronous_commit off (unless --accept-weaker).
     Restored dump (Kafka ahead of the database): alarm `ledger-rollback`, and the missing orders are read again.
 
-    \b
     Examples:
       python -m downstream ledger --database postgresql://brew@localhost:5432/brew
       python -m downstream ledger --follow                        one of several; the group assigns partitions

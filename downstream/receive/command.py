@@ -158,7 +158,6 @@ def receive_command(*, only_check: bool, as_json: bool, **given: Any) -> int:
     deletes a segment as a whole, once its last record has expired. Older claims are deleted in the background.
     Also refused: PostgreSQL with fsync, full_page_writes or synchronous_commit off.
 
-    \b
     Examples:
       python -m downstream receive --database postgresql://brew@localhost:5432/brew
       python -m downstream receive --store redis-script --redis redis://localhost:6379/0 --follow
@@ -278,10 +277,9 @@ def sink_command(port: int, fail_every: int) -> int:
     """
     Answer POSTs until SIGTERM, with one effect per `Idempotency-Key`; GET returns the counts. For demonstrations.
 
-    \b
     Example:
       python -m downstream sink --port 8080 --fail-every 7
-    """  # noqa: D301 - click's own mark
+    """
     with DemoServer(port, fail_every) as server:
         stop = stop_event(follow=True)
         server.serving()

@@ -292,12 +292,11 @@ def totals_command(
     Changelog, results and offsets are committed in one Kafka transaction. With --recompute the totals are computed
     again from the orders and compared with changelog, state and results; no totals program may run meanwhile.
 
-    \b
     Examples:
       python -m downstream totals
       python -m downstream totals --follow --state-dir /var/lib/brew
       python -m downstream totals --recompute --json
-    """  # noqa: D301 - click's own mark
+    """
     checked_topic(topic, "--topic")
     checked_topic(output, "--output")
     settings = TotalsSettings(

@@ -174,12 +174,11 @@ def call_command(url: str, group: str, *, dead_letter: str, as_json: bool, **giv
     At least once: a crash repeats calls (with the same Idempotency-Key) and never skips one. A record whose call
     keeps failing blocks only its own key.
 
-    \b
     Examples:
       python -m downstream call --url http://127.0.0.1:8080/orders
       python -m downstream call --url http://127.0.0.1:8080/orders --virtual-partitions 16 --follow
       python -m downstream call --url http://127.0.0.1:8080/orders --on-failure stop --attempts 10
-    """  # noqa: D301 - click's own mark
+    """
     checked_topic(dead_letter, "--dead-letter")
     calls = given["virtual_partitions"]
     retries = Retries(given["attempts"], given["back_off_s"], given["most_back_off_s"])

@@ -230,14 +230,13 @@ def dlq() -> None:
     """
     Count dead letters, show one, or replay them: write them back to the input topic, each at most once.
 
-    \b
     Examples:
       python -m pipeline dlq list                              count them by reason
       python -m pipeline dlq inspect 0/17                      show one
       python -m pipeline dlq replay --reason not-json --dry-run
 
     Exit codes: 0 done, 3 refused, 64 wrong usage.
-    """  # noqa: D301 - click's own mark
+    """
 
 
 @dlq.command("list")
@@ -253,11 +252,10 @@ def list_command(
     """
     Count dead letters by reason and partition; with --per, also by time.
 
-    \b
     Examples:
       python -m pipeline dlq list
       python -m pipeline dlq list --reason not-json --per hour --json
-    """  # noqa: D301 - click's own mark
+    """
     choice = replace(_choice(**chosen), topic=None if topic is None else checked_topic(topic, "--input"))
     place = open_dead_letter_topics(connection(bootstrap), dead_letter)
     counts = DeadLetterCounts(per)
@@ -283,11 +281,10 @@ def inspect_command(
     """
     Show one dead letter with its reason, headers and value; bytes that are not text as hex.
 
-    \b
     Examples:
       python -m pipeline dlq inspect 2/17
       python -m pipeline dlq inspect --source 2/10441 --json
-    """  # noqa: D301 - click's own mark
+    """
     if (position is None) is (source is None):
         which = "either PARTITION/OFFSET of the dead-letter topic, or --source PARTITION/OFFSET"
         raise UsageError(f"give one dead letter: {which}")
@@ -347,13 +344,12 @@ def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option:
 
     A record is appended to the partition that it came from, with headers that name its dead letter.
 
-    \b
     Examples:
       python -m pipeline dlq replay --dry-run
       python -m pipeline dlq replay --reason too-large
       python -m pipeline dlq replay --key gold-000016 --edit 'jq -c .order'
       python -m pipeline dlq replay --partition 2 --offsets 100:200 --most-replays 1
-    """  # noqa: D301 - click's own mark
+    """
     target = checked_topic(option["input"], "INPUT_TOPIC (--input)")
     edit = None if option["edit"] is None else RepairCommand.parse(option["edit"], option["edit_timeout"])
     choice = _choice(**{name: option[name] for name in ("partitions", "reasons", "keys", "offsets")})

@@ -140,7 +140,6 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
     be written twice by upstream, delivered twice by the pipeline, or replayed from the dead letters. For a record of a
     sink (set --output to its topic, but not --input), it shows the sink and the batch.
 
-    \b
     Examples:
       python -m pipeline explain gold-000016
       python -m pipeline explain brew.orders.v1/2/10441
@@ -149,9 +148,8 @@ def explain(what: str, bootstrap: str, *, is_key: bool, as_json: bool, **more: A
       python -m pipeline explain order-4711 --order-id
       python -m pipeline explain c-17 --transform clicks:add_domain --input clicks --output clicks.enriched
 
-    \b
     Exit codes: 0 explained, 1 not exactly once (twice, lost, ghost), 3 refused or brokers unreachable, 64 wrong usage.
-    """  # noqa: D301 - click's own mark
+    """
     order_topics = OrderTopics(more["topic"], more["output"], more["dead_letter"], more["group"], more["also_output"])
     function = None if more["transform"] is None else load(more["transform"], more["py_files"]).target
     since_ms = None if more["since"] is None else since(more["since"], time.time())

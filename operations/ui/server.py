@@ -228,15 +228,13 @@ def ui(host: str, port: int, *, as_json: bool, **option: Any) -> ExitCode:
 
     Polls the brokers once per --interval, however many pages are open. Reads only. Ends with SIGTERM or Ctrl-C.
 
-    \b
     Examples:
       python -m pipeline ui
       python -m pipeline ui --port 0 --status-url http://127.0.0.1:3000
       python -m pipeline ui --group my-group --input a --output b --proof proof.json
 
-    \b
     Exit codes: 3 refused or brokers unreachable, 64 wrong usage, 143 ended by a signal.
-    """  # noqa: D301 - click's own mark
+    """
     settings = LiveSettings.of(option)
     if not loopback(host):
         click.echo(

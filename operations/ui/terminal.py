@@ -225,15 +225,13 @@ def top(*, once: bool, as_json: bool, **option: Any) -> ExitCode:
     """
     Show a group live on the terminal, as `brew ui` does in a browser; ends with q, SIGTERM or Ctrl-C.
 
-    \b
     Examples:
       python -m pipeline top
       python -m pipeline top --status-url http://127.0.0.1:3000 --proof proof.json
       python -m pipeline top --once --json
 
-    \b
     Exit codes: 0 shown once, or q, 3 refused or brokers unreachable, 64 wrong usage, 143 ended by a signal.
-    """  # noqa: D301 - click's own mark
+    """
     settings = LiveSettings.of(option)
     console = Console()
     with PollGroup(settings) as poll_group:

@@ -201,7 +201,6 @@ def xray(
     Also shows log start, last stable offset and high watermark. Without --out, it draws on the terminal. A page has a
     time slider, and needs no other file. Reads only.
 
-    \b
     Examples:
       python -m pipeline xray
       python -m pipeline xray --out xray.html
@@ -209,9 +208,8 @@ def xray(
       python -m pipeline xray --topic brew.orders.dlq --from 100 --to 200
       python -m pipeline xray --json
 
-    \b
     Exit codes: 0 shown, 3 refused or brokers unreachable, 64 wrong usage.
-    """  # noqa: D301 - click's own mark
+    """
     window = window_of(more["start"], more["until"], more["last"])
     roles = {more["topic"]: "input", more["output"]: "output"} if not others else {name: name for name in others}
     html = out is not None and out.suffix == ".html"

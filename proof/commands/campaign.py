@@ -80,12 +80,11 @@ def campaign(
     Runs the cells of the fault matrix in a sandbox of three brokers, which is removed at the end.
     Exit codes: 0 all as expected, 1 a cell was violated or a control was not, 3 a cell was inconclusive or left out.
 
-    \b
     Examples:
       python -m proof campaign --list
       python -m proof campaign --cells 'F01-*' --kills 100
       python -m proof campaign --cells prove --seeds 1,2,3 --out results --resume
-    """  # noqa: D301 - click's own mark
+    """
     cells = chosen(patterns)
     if as_list:
         _show(cells, as_json=as_json)
@@ -107,10 +106,9 @@ def replay(cell: str, seed: int, out: Path, *, as_json: bool, **given: Any) -> i
     """
     Run one cell again with the seed of a result, and keep its logs and journals.
 
-    \b
     Example:
       python -m proof replay F01-after-flush-writer-direct 3
-    """  # noqa: D301 - click's own mark
+    """
     again = named(cell)
     plan = _plan([again], [seed], out=out / "replay", keep=True, **given)
     done = _run_campaign(plan, as_json=as_json)
@@ -217,12 +215,11 @@ def report(results: tuple[Path, ...], out: Path, summary_md: Path | None, shot: 
     RESULTS are a campaign's files: results.json, or results.jsonl with one result per line. The page is
     self-contained. The exit code is 0 if the page was written, whatever the results are.
 
-    \b
     Examples:
       python -m proof report results.jsonl --out report.html
       python -m proof report results.json more.jsonl --out report.html --json
       python -m proof report results.json --out report.html --summary-md summary.md --picture report.png
-    """  # noqa: D301 - click's own mark
+    """
     summary = _summary(results)
     _write(out, page(summary))
     if summary_md:

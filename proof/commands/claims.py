@@ -46,11 +46,10 @@ def claims_races(
     Afterwards it checks the log with independent code: in each round, each partition must have one owner, the claimant
     whose claim comes first in the log, and no other claimant may believe that it is the owner. Exits with 1 if not.
 
-    \b
     Examples:
       python -m proof claims-races
       python -m proof claims-races --rounds 1000 --out docs/proof/claims-races.json
-    """  # noqa: D301 - click's own mark
+    """
     connection, topic = connected(bootstrap), f"brew.claims-races-{uuid.uuid4().hex[:8]}"
     began = datetime.now(UTC)
     with Progress(console=Console(stderr=True), disable=as_json) as bar:
@@ -87,10 +86,9 @@ def claims_member(bootstrap: str, claims: str, client_id: str, partitions: int, 
 
     Each line is a JSON array: the member's name, its position in the log, and the held partitions with their tokens.
 
-    \b
     Example:
       python -m proof claims-member --claims brew.claims.v1 --client-id a
-    """  # noqa: D301 - click's own mark
+    """
     stop = threading.Event()
     stop_on_signals(stop, follow=True)
     membership = Membership(client_id, "claimants", "raced", tuple(range(partitions)), interval_s)

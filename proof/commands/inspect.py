@@ -115,10 +115,9 @@ def group_describe(bootstrap: str, group: str, topic: str, as_json: bool) -> Non
     The lag is the LSO minus the committed offset. Offsets from the LSO to the log end ("behind LSO") wait for open
     transactions, which are listed.
 
-    \b
     Example:
       python -m proof group-describe --group brew-enricher --topic brew.orders.v1
-    """  # noqa: D301 - click's own mark
+    """
     found = log_summary.describe_group(connected(bootstrap), group, topic, Deadline(_ASK_S))
     blockers = found["open_transactions"]
     if as_json:
@@ -147,11 +146,10 @@ def end_offsets(bootstrap: str, wanted: tuple[str, ...], as_json: bool) -> None:
     A read_committed consumer gets visible records only. Waiting records are committed but above the last stable offset
     (LSO); open records belong to transactions that have not ended.
 
-    \b
     Examples:
       python -m proof end-offsets
       python -m proof end-offsets --topic brew.orders.v1 --topic brew.orders.enriched --json
-    """  # noqa: D301 - click's own mark
+    """
     asked = [checked_topic(name, "--topic") for name in wanted]
     logs = log_summary.end_offsets(connected(bootstrap), asked, Deadline(_READ_S))
     if as_json:
@@ -176,11 +174,10 @@ def read(bootstrap: str, topics: tuple[str, ...], isolation: str, journal: Path,
     """
     Read topics, and journal which records were received in which order, for `python -m proof verify --journals`.
 
-    \b
     Examples:
       python -m proof read --journal journals
       python -m proof read --journal journals --follow --topic my.enriched --topic my.dlq
-    """  # noqa: D301 - click's own mark
+    """
     asked = [checked_topic(name, "--topic") for name in topics]
     try:
         count = journal_records(connected(bootstrap), asked, isolation, journal, following=follow)
@@ -257,14 +254,13 @@ def verify(bootstrap: str, as_json: bool, **options: Any) -> int:
 
     Exit codes: 0 proven, 1 violated, 3 inconclusive.
 
-    \b
     Examples:
       python -m proof verify
       python -m proof verify --input my.orders --output my.enriched --dead-letter my.dlq --group my-group --json
       python -m proof verify --transform clicks:add_domain --input clicks --output clicks.enriched
       python -m proof verify --tiers profiles --profiles-topic my.customers
       python -m proof verify --settled --journals journals/ --need aborted_records=1 --fired kills=10 --need kills=10
-    """  # noqa: D301 - click's own mark
+    """
     of_pipeline = ("input", "output", "dead_letter", "group", "also_output")
     claim = PipelineUnderTest(**{name: options.pop(name) for name in of_pipeline})
     for name in claim.also_output:

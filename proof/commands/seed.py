@@ -150,11 +150,10 @@ def topics(bootstrap: str, partitions: int, as_json: bool, **named: str) -> None
     """
     Create the pipeline's five topics; existing ones are kept.
 
-    \b
     Examples:
       python -m proof topics --partitions 8
       python -m proof topics --bootstrap broker:9092 --input my.orders --json
-    """  # noqa: D301 - click's own mark
+    """
     made = create_topics(connected(bootstrap), named, partitions, Deadline(_WAIT_S))
     print_result(made, "\n".join(map(_topic_text, made)), as_json=as_json)
 
@@ -183,13 +182,12 @@ def seed(bootstrap: str, start: int | None, transaction_timeout_s: float, as_jso
     """
     Write orders with unique keys, spread over all partitions and tiers.
 
-    \b
     Examples:
       python -m proof seed --count 30
       python -m proof seed --count 1000000 --start 5000000 --seed 7
       python -m proof seed --count 300 --transactional --markers-only-partition 2
       python -m proof seed --count 20 --bad-every 5
-    """  # noqa: D301 - click's own mark
+    """
     plan = Seeding(start=start or 0, **fields)  # type: ignore[arg-type]
     connection = connected(bootstrap)
     if start is None:
@@ -219,10 +217,9 @@ def resolve(bootstrap: str, transactional_id: str) -> None:
 
     If a producer with this id is still running, it is fenced, too, and can't continue.
 
-    \b
     Example:
       python -m proof resolve --transactional-id seed:brew.orders.v1:open
-    """  # noqa: D301 - click's own mark
+    """
     seeder.resolve(connected(bootstrap), transactional_id, Deadline(_WAIT_S))
     click.echo(f"{transactional_id!r} has no open transaction now")
 
@@ -242,12 +239,11 @@ def seed_customers(bootstrap: str, partitions: int, as_json: bool, **fields: obj
     """
     Write profiles of the customers c-00001, c-00002 and so on, which the orders of `seed` refer to.
 
-    \b
     Examples:
       python -m proof seed-customers
       python -m proof seed-customers --customers 1000000 --updates 5000 --tombstones 1000
       python -m proof seed-customers --topic my.customers --seed 7 --json
-    """  # noqa: D301 - click's own mark
+    """
     plan = Customers(**fields)  # type: ignore[arg-type]
     connection = connected(bootstrap)
     with progress(plan.topic, plan.records) as advance:

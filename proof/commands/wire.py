@@ -45,7 +45,6 @@ def proxy(bootstrap: str, host: str, port: int, rules: Sequence[str], seed: int,
     prints events to stdout, as one JSON object per line. A rule has the fields api, action (hold, drop, delay or cut),
     side (request or reply), transactional_id, client_id, committed, nth, times, cut, delay_s and jitter_s.
 
-    \b
     Examples:
       python -m proof proxy --bootstrap localhost:9092
       python -m proof proxy --latency-ms 300 --jitter-ms 100
@@ -169,13 +168,12 @@ def torn(
     with a new producer for each. The cells `F11-late-*` and `F12-late-*` of the campaign do it to the whole pipeline.
     Exit codes: 0 no try of strict broken, 1 at least one broken, 3 inconclusive.
 
-    \b
     Examples:
       python -m proof torn --tries 100
       python -m proof torn --writer strict --tries 1000 --json
       python -m proof torn --script late-offsets --tries 20
       python -m proof torn --tries 2 --show
-    """  # noqa: D301 - click's own mark
+    """
     if show and (writer != "both" or as_json):
         raise UsageError("--show compares both writers as text; omit --writer and --json")
     connection = connected(bootstrap)
