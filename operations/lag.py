@@ -242,18 +242,13 @@ def lag(
         if (sink := sink_position(before)) is not None:
             if watch or fail_on or fail_older_than is not None:
                 raise Refused(_of_sink(group, sink))
-            if as_json:
-                options.print_json({"sink": group, "topic": topic, **sink})
-            else:
-                click.echo(_of_sink(group, sink))
+            found = {"sink": group, "topic": topic, **sink}
+            options.print_json(found) if as_json else click.echo(_of_sink(group, sink))
             return ExitCode.DONE
         if watch:
             _watch(observer, before, interval, topic, group, as_json=as_json)
-        document = _next(observer, before, interval)[1]
-        if as_json:
-            options.print_json(document | {"topic": topic, "group": group})
-        else:
-            options.show(lag_table(document, topic, group))
+        document = _next(observer, before, interval)[1] | {"topic": topic, "group": group}
+        options.print_json(document) if as_json else options.show(lag_table(document, topic, group))
         bad = bool(set(fail_on) & document["states"].keys()) or late(document, fail_older_than)
         return ExitCode.VIOLATION if bad else ExitCode.DONE
 

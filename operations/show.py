@@ -26,7 +26,7 @@ from brew.kafka.kafka_python import RawLogs, raw_logs
 from brew.kafka.log_reader import LogRecord, scan
 from brew.kafka.offsets import log_offsets, offsets_at
 from brew.kafka.topic_reader import headers_of
-from brew.names import READ_COMMITTED, READ_UNCOMMITTED, ExitCode, checked_topic
+from brew.names import READ_COMMITTED, READ_UNCOMMITTED, checked_topic
 from brew.offsets import LogOffsets
 from brew.signals import Stopped
 from operations.explain.command import since
@@ -316,7 +316,7 @@ def _start(text: str | None) -> tuple[int | None, int | None]:
 @advised()
 def show(
     topic: str, bootstrap: str, start: str | None, key: str | None, *, follow: bool, as_json: bool, **more: Any
-) -> ExitCode:
+) -> None:
     """
     Show a topic's records: partition and offset, time, key, value, headers, and how each one's transaction ended.
 
@@ -358,4 +358,3 @@ def show(
             follow_log(connection, wanted, starts, say, reader.topic_id)
     elif not documents and not as_json:
         click.echo(f"no record of {topic} matches; check --partition, --offset, --key and --isolation")
-    return ExitCode.DONE

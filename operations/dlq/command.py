@@ -36,7 +36,7 @@ from brew.errors import BrewError, Refused, UsageError
 from brew.kafka import topics
 from brew.kafka.clients import BATCH_BYTES
 from brew.kafka.transaction import TransactionSettings
-from brew.names import CrashPoint, ExitCode, checked_topic, quantity
+from brew.names import CrashPoint, checked_topic, quantity
 from brew.offsets import SourcePosition
 from brew.records import REPLAY_GROUP
 from operations.dlq.dead_letter import (
@@ -248,7 +248,7 @@ def dlq() -> None:
 @advised()
 def list_command(
     bootstrap: str, dead_letter: str, per: str, topic: str | None, *, as_json: bool, **chosen: Any
-) -> ExitCode:
+) -> None:
     """
     Count dead letters by reason and partition; with --per, also by time.
 
@@ -265,7 +265,7 @@ def list_command(
         if letter.partition not in marks:
             marks[letter.partition] = place.replay_log(letter.partition).offsets
         counts.add(letter, replayed=letter.offset in marks[letter.partition])
-    return _show(counts.document(dead_letter), counts_table, as_json=as_json)
+    _show(counts.document(dead_letter), counts_table, as_json=as_json)
 
 
 @dlq.command("inspect")
@@ -277,7 +277,7 @@ def list_command(
 @advised()
 def inspect_command(
     bootstrap: str, dead_letter: str, position: str | None, source: str | None, *, as_json: bool, **more: Any
-) -> ExitCode:
+) -> None:
     """
     Show one dead letter with its reason, headers and value; bytes that are not text as hex.
 
@@ -307,7 +307,7 @@ def inspect_command(
     if (letter := next(letters, None)) is None:
         raise Refused(f"there is no visible dead letter {where}; run `brew dlq list` to count those that exist")
     marks = place.replay_log(letter.partition).offsets
-    return _show(letter_document(letter, replayed=letter.offset in marks), letter_table, as_json=as_json)
+    _show(letter_document(letter, replayed=letter.offset in marks), letter_table, as_json=as_json)
 
 
 @dlq.command("replay")
@@ -338,7 +338,7 @@ def inspect_command(
 )
 @json_option
 @advised()
-def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option: Any) -> ExitCode:
+def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option: Any) -> None:
     """
     Write dead letters back to the input topic, each at most once, even if it is killed and run again.
 
@@ -366,7 +366,6 @@ def replay_command(bootstrap: str, dead_letter: str, *, as_json: bool, **option:
             done += some
     document = report_document(done, dead_letter, target, dry_run=settings.dry_run)
     print_json(document) if as_json else click.echo(summary(document))
-    return ExitCode.DONE
 
 
 @contextlib.contextmanager
@@ -430,9 +429,6 @@ def _pair(text: str) -> tuple[int, int]:
     return int(pair[1]), int(pair[2])
 
 
-def _show(document: dict[str, Any], drawn: Callable[[dict[str, Any]], RenderableType], *, as_json: bool) -> ExitCode:
-    if as_json:
-        print_json(document)
-    else:
-        Console(width=None if sys.stdout.isatty() else _WIDE).print(drawn(document))
-    return ExitCode.DONE
+def _show(document: dict[str, Any], drawn: Callable[[dict[str, Any]], RenderableType], *, as_json: bool) -> None:
+    console = Console(width=None if sys.stdout.isatty() else _WIDE)
+    print_json(document) if as_json else console.print(drawn(document))

@@ -27,7 +27,6 @@ from starlette.routing import Route
 from brew.cli import option
 from brew.errors import Refused
 from brew.html import Markup
-from brew.names import ExitCode
 from brew.observability.settings import checked_host
 from operations.options import advised, live_options, print_json
 from operations.ui import page
@@ -222,7 +221,7 @@ OWN_NAMES = [LOOPBACK, "localhost", "::1", "[::1]"]
 @option("--port", type=click.IntRange(0, 65_535), default=3001, help="Port to listen on; 0: any free port.")
 @option("--json", "as_json", is_flag=True, help="Print the address as a JSON document; errors, too.")
 @advised()
-def ui(host: str, port: int, *, as_json: bool, **option: Any) -> ExitCode:
+def ui(host: str, port: int, *, as_json: bool, **option: Any) -> None:
     """
     Show a group live in a browser: lag, state and steps of each partition, transactions, the last proof, preflight.
 
@@ -253,7 +252,6 @@ def ui(host: str, port: int, *, as_json: bool, **option: Any) -> ExitCode:
             server(live, OWN_NAMES if loopback(host) else ["*"]).run(sockets=[listening])
             if live.failed is not None:
                 raise live.failed
-    return ExitCode.DONE
 
 
 def loopback(host: str) -> bool:

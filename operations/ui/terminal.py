@@ -20,7 +20,6 @@ from rich.text import Text
 
 from brew.cli import option
 from brew.deadline import Deadline
-from brew.names import ExitCode
 from brew.preflight import Severity
 from operations import labels
 from operations.options import advised, live_options, print_json
@@ -221,7 +220,7 @@ _TICK_S, _ONCE_S = 0.05, 12.0
 @option("--once", is_flag=True, help="Observe until rates and states are known, print once, and exit.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON document per --interval, one a line; one with --once.")
 @advised()
-def top(*, once: bool, as_json: bool, **option: Any) -> ExitCode:
+def top(*, once: bool, as_json: bool, **option: Any) -> None:
     """
     Show a group live on the terminal, as `brew ui` does in a browser; ends with q, SIGTERM or Ctrl-C.
 
@@ -245,7 +244,6 @@ def top(*, once: bool, as_json: bool, **option: Any) -> ExitCode:
                 print_json(document(poll_group.view()), lines=True)
         else:
             _watch(poll_group, console, settings.interval_s)
-    return ExitCode.DONE
 
 
 def _watch(poll_group: PollGroup, console: Console, interval_s: float) -> None:

@@ -25,7 +25,7 @@ from brew.kafka.clients import AdminClient, admin
 from brew.kafka.kafka_python import RawLogs, raw_logs
 from brew.kafka.offsets import committed_by, log_offsets
 from brew.kafka.raw_log import newest_offset_batches, source_positions
-from brew.names import READ_UNCOMMITTED, ExitCode, quantity
+from brew.names import READ_UNCOMMITTED, quantity
 from brew.offsets import LogOffsets
 from operations import options
 from operations.xray import render
@@ -194,7 +194,7 @@ def _file(_context: click.Context, _parameter: click.Parameter, value: Path | No
 @options.advised()
 def xray(
     bootstrap: str, others: tuple[str, ...], out: Path | None, journal: Path | None, *, as_json: bool, **more: Any
-) -> ExitCode:
+) -> None:
     """
     Show the logs offset by offset: committed, aborted and open records, markers, and the group's committed offset.
 
@@ -227,7 +227,6 @@ def xray(
         console = Console(soft_wrap=True)
         for line in render.lines(taken, console.width):
             console.print(line)
-    return ExitCode.DONE
 
 
 def window_of(start: int | None, until: int | None, last: int | None) -> Window:

@@ -57,10 +57,7 @@ def print_json(document: object) -> None:
 
 
 def print_result(document: object, text: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json(document)
-    else:
-        click.echo(text)
+    print_json(document) if as_json else click.echo(text)
 
 
 def show(table: Table, width: int = 160) -> None:

@@ -137,10 +137,7 @@ def _run_campaign(plan: Plan, *, as_json: bool) -> list[Result]:
 
         def ends(result: Result) -> None:
             running.pop((result.cell, result.seed), None)
-            if as_json:
-                click.echo(json.dumps(asdict(result)))
-            else:
-                click.echo("\n".join(_lines(result)))
+            click.echo(json.dumps(asdict(result)) if as_json else "\n".join(_lines(result)))
 
         return run_campaign(plan, starts, ends)
 

@@ -37,7 +37,7 @@ _NARROW, _WIDE = 100, 144
 @typed_option("--rate-kbit", _AMOUNT, 0.0, "Bandwidth per connection and direction, in kbit/s; 0 means no limit.")
 @typed_option("--loss", _SHARE, 0.0, "Fraction of frames delayed by 200 ms, as if a packet were lost and sent again.")
 @typed_option("--seed", int, 0, "Seed of the random jitter and loss.")
-def proxy(bootstrap: str, host: str, port: int, rules: Sequence[str], seed: int, **given: float) -> int:
+def proxy(bootstrap: str, host: str, port: int, rules: Sequence[str], seed: int, **given: float) -> None:
     """
     Run a proxy between clients and brokers that can hold, drop, delay or cut single frames, until SIGTERM.
 
@@ -65,7 +65,6 @@ def proxy(bootstrap: str, host: str, port: int, rules: Sequence[str], seed: int,
             control.add(rule)
         threading.Thread(target=control.listen, daemon=True).start()
         signal.pause()  # SIGTERM and SIGINT raise `Stopped`
-    return ExitCode.DONE
 
 
 class _Control:
