@@ -308,8 +308,6 @@ class _Partition:
                 entry = replay_log_value(group, target, record.partition, letter.replays + 1)
                 queue(kafka, deadline, self._replay_log.topic, entry, key, self._partition)
 
-    # -- deciding --------------------------------------------------------------------------------------------------
-
     def _decide(self, letter: DeadLetter) -> Replayed:
         settings = self._settings
         if letter.offset in self._replay_log.offsets:
@@ -328,8 +326,6 @@ class _Partition:
         except RepairFailed as error:
             return SkippedDeadLetter(letter, SkipReason.EDIT_FAILED, str(error))
         return settings.rules.replay_record(self._name, whole, value)
-
-    # -- the position ----------------------------------------------------------------------------------------------
 
     def _note_waiting(self, letters: list[DeadLetter], records: list[ReplayRecord]) -> None:
         out = self._replay_log.offsets | {record.letter.offset for record in records}

@@ -47,22 +47,15 @@ def document(history: OrderHistory) -> dict[str, Any]:
 
 def _copy(copy: Copy) -> dict[str, Any]:
     written = copy.written
-    return {
-        "role": copy.role,
-        "at": copy.location,
-        "index": copy.index,
-        "fate": written.state.value,
-        "producer_id": written.producer_id,
-        "producer_epoch": written.producer_epoch,
-        "transactional_id": copy.transactional_id,
-        "range": None if copy.span is None else [copy.span.start, copy.span.until],
-        "reason": copy.reason,
-        "message": copy.message or None,
-        "marker": written.marker_offset,
-        "marker_epoch": written.marker_epoch,
-        "visible": copy.view.visible,
-        "rule": copy.view.rule,
-    }
+    return (
+        {"role": copy.role, "at": copy.location, "index": copy.index, "fate": written.state.value}
+        | {"producer_id": written.producer_id, "producer_epoch": written.producer_epoch}
+        | {"transactional_id": copy.transactional_id}
+        | {"range": None if copy.span is None else [copy.span.start, copy.span.until]}
+        | {"reason": copy.reason, "message": copy.message or None}
+        | {"marker": written.marker_offset, "marker_epoch": written.marker_epoch}
+        | {"visible": copy.view.visible, "rule": copy.view.rule}
+    )
 
 
 def remarks(summary: Mapping[str, Any]) -> Iterator[Text]:

@@ -232,14 +232,9 @@ def document(xray: Xray) -> dict[str, Any]:
 def _strip(strip: Strip) -> dict[str, Any]:
     log, drawn = strip.log, columns(strip, MOST_COLUMNS)
     exact = all(column.run is not None for column in drawn)
-    return {
-        "topic": strip.topic,
-        "partition": strip.partition,
-        "start": strip.start,
-        "until": strip.until,
-        "log_start": log.first,
-        "last_stable": log.last_stable,
-        "high_watermark": log.end,
+    bounds = {"log_start": log.first, "last_stable": log.last_stable, "high_watermark": log.end}
+    return {name: getattr(strip, name) for name in ("topic", "partition", "start", "until")} | {
+        **bounds,
         "group": strip.group,
         "records": {kind.value: count for kind, count in strip.counts().items()},
         "empty_offsets": strip.gaps(),
@@ -254,9 +249,7 @@ def _bin(column: Column) -> dict[str, Any]:
         "until": column.end,
         "offsets": {kind.value: count for kind, count in column.offsets.items()},
         "runs": column.runs,
-        "producers": writers.producers,
-        "producer_id": writers.producer_id,
-        "epochs": writers.epochs,
+        **{name: getattr(writers, name) for name in ("producers", "producer_id", "epochs")},
         "source_partitions": writers.partitions,
         "source": writers.source and _source(writers.source),
     }

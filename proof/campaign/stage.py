@@ -134,8 +134,6 @@ class CellEnvironment:
             raise Refused(f"{self.cell.name} breaks brokers, but not those of --bootstrap; run it without that option")
         return self.cluster
 
-    # Topics and orders.
-
     def make_topics(self) -> None:
         """Create input, output and dead-letter topics, and wait until every broker knows them."""
         wanted = [topics.TopicSpec(name, self.cell.partitions, {}) for name in self.names.topics()]
@@ -157,8 +155,6 @@ class CellEnvironment:
         ranges = {partition: (log.first, log.last_stable) for partition, log in ends.items()}
         for rows in scan_rows(self.cluster.connection, topic, ranges, READ_COMMITTED):
             yield from rows
-
-    # Programs.
 
     def writer(self, *options: str, name: str = "writer") -> Program:
         """Start the program under test with the cell's reader, without Spark unless ``options`` name a master."""
@@ -272,8 +268,6 @@ class CellEnvironment:
         self._started[name] += 1
         return f"{name}-{self._started[name]}"
 
-    # Moments.
-
     def fire(self, what: str, times: int = 1) -> None:
         self.fired[what] += times
 
@@ -319,8 +313,6 @@ class CellEnvironment:
         connection, partitions = self.cluster.connection, range(self.cell.partitions)
         names = self.names.output, self.names.dead_letter
         return [o for topic in names for o in open_transactions(connection, topic, partitions, Deadline(_OPEN_S))]
-
-    # Roles.
 
     def leader(self, role: str) -> int:
         """Return the broker that hosts the `input`, `output`, `transactions` or `group` of this stage's partition."""

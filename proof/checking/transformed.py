@@ -129,8 +129,6 @@ class TransformComparison(Comparison):
             return []
         return [f"{self.oversized} inputs were rejected because an output was too large, which can't be verified"]
 
-    # Inputs.
-
     def _take_inputs(self, partition: int, rows: Iterable[Row]) -> None:
         lane, position = self._lanes[partition], self._facts.position(partition)
         taken: list[Record] = []
@@ -163,8 +161,6 @@ class TransformComparison(Comparison):
         for key in [key for key in early if key[0] < lane.read]:
             stream, record = early.pop(key)
             self._compare_output(stream, record, SourcePosition(self._facts.input, partition, *key))
-
-    # Outputs.
 
     def _match(self, stream: Stream, record: Record, source: SourcePosition) -> None:
         if source.offset >= self._facts.position(source.partition):

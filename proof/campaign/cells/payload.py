@@ -63,9 +63,6 @@ def payload(seed: int, number: int) -> Payload:
     return key, KINDS[number % len(KINDS)](rng)
 
 
-# Trees.
-
-
 def tree(rng: Random, nested: int = 0) -> Any:
     """Return any JSON value, nested a few levels deep."""
     match rng.randrange(4 if nested < _MOST_NESTED else 2):
@@ -97,9 +94,6 @@ def _once_in(times: int, rng: Random) -> bool:
 
 def _name(rng: Random) -> str:
     return rng.choice(_NAMES) if _once_in(2, rng) else f"n{rng.randrange(10**6)}"
-
-
-# Mutations.
 
 
 def _inserted(text: bytes, what: bytes, rng: Random) -> bytes:
