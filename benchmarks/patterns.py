@@ -144,13 +144,6 @@ def value_of(n: int) -> bytes:
     return b"%d %d98 %d.7 0" % (n % 90 + 1, n, n * 3)
 
 
-def add_deltas(settings: TotalsSettings, number: int) -> None:
-    """Write a delta to each partition; without one, no state is restored."""
-    with Writer(settings.connection, settings.deltas, None, 30) as writer:
-        writer.write((p, (b"customer/new-%d-%d" % (number, p), ONE_MORE)) for p in range(PARTITIONS))
-        writer.flush()
-
-
 def restored(
     settings: TotalsSettings, keys: int, name: str, store_of: Callable[[int, Topic], Store]
 ) -> dict[str, object]:
@@ -208,7 +201,9 @@ def restore(keys: int, out: Path | None) -> int:
                     return MemoryStore()
                 return RocksStore(Path(home) / "state" / str(partition), changelog.topic_id)
 
-            add_deltas(settings, number)
+            with Writer(settings.connection, settings.deltas, None, 30) as writer:  # else nothing is restored
+                writer.write((p, (b"customer/new-%d-%d" % (number, p), ONE_MORE)) for p in range(PARTITIONS))
+                writer.flush()
             runs.append(measured := restored(settings, keys, name, store_of))
             click.echo(
                 f"{name}: {measured['restored']} records in {measured['restore_s']:.1f} s, "
@@ -233,13 +228,6 @@ class SlowHandler:
 
     def give_up(self, record: LogRecord, error: Exception, attempts: int) -> None:
         raise AssertionError(record.offset(), error, attempts)
-
-
-def fill_partition(connection: Connection, records: int) -> None:
-    make_topics(connection, [TOPIC], 1)
-    with Writer(connection, TOPIC, None, 30) as writer:
-        writer.write((0, (b"key-%d" % (n // 2), b"%d" % n)) for n in range(records))
-        writer.flush()
 
 
 def drained(connection: Connection, count: int, records: int, handler_s: float) -> dict[str, float]:
@@ -279,7 +267,10 @@ def virtual(records: int, handler_ms: float, out: Path | None) -> int:
     """
     with tempfile.TemporaryDirectory(prefix="brew-bench-virtual-") as home, Cluster.start(Path(home)) as cluster:
         connection = Connection(cluster.bootstrap)
-        fill_partition(connection, records)
+        make_topics(connection, [TOPIC], 1)
+        with Writer(connection, TOPIC, None, 30) as writer:
+            writer.write((0, (b"key-%d" % (n // 2), b"%d" % n)) for n in range(records))
+            writer.flush()
         runs = [drained(connection, count, records, handler_ms / 1000) for count in COUNTS]
     alone = runs[0]["records_per_s"]
     for run in runs:

@@ -179,7 +179,9 @@ def lines(xray: Xray, width: int) -> Iterator[Text]:
     for partition, indices in xray.by_partition().items():
         yield Text(f"partition {partition}", "bold")
         for strip in (xray.strips[index] for index in indices):
-            yield Text.assemble(f"{_label(xray.role(strip)):<{_LABEL}}", *cells(strip, room))
+            role = xray.role(strip)
+            label = role if len(role) < _LABEL else f"…{role[2 - _LABEL :]}"  # topics' names often begin alike
+            yield Text.assemble(f"{label:<{_LABEL}}", *cells(strip, room))
             yield Text(f"{'':<{_LABEL}}{_numbers(strip)}", "dim")
     legend = Text()
     for kind in ORDER:
@@ -187,11 +189,6 @@ def lines(xray: Xray, width: int) -> Iterator[Text]:
     yield legend
     for note in xray.unavailable:
         yield Text(f"unavailable: {note}", "cyan")
-
-
-def _label(role: str) -> str:
-    """Return a role, or a long topic's end: names often begin alike."""
-    return role if len(role) < _LABEL else f"…{role[2 - _LABEL :]}"
 
 
 def cells(strip: Strip, room: int) -> list[tuple[str, str]]:

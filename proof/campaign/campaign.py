@@ -193,7 +193,10 @@ class _Campaign:
                 result = replace(run(cell, seed, cluster, plan.settings), **asdict(made_with))
                 if not result.as_expected:
                     self.close(number)  # its brokers may be in any state
-                self._finish(result)
+                with self._lock:
+                    append_result(plan.settings.folder, result)
+                    self._done.append(result)
+                    self._ends(result)
         except BaseException as error:  # noqa: BLE001 - raised again after the lanes are joined
             self.errors.append(error)
             self.left.clear()
@@ -207,12 +210,6 @@ class _Campaign:
             cell, seed = self.left.pop() if last else self.left.popleft()
             self._starts(cell, seed)
             return cell, seed
-
-    def _finish(self, result: Result) -> None:
-        with self._lock:
-            append_result(self._plan.settings.folder, result)
-            self._done.append(result)
-            self._ends(result)
 
     def _cluster(self, number: int) -> ExternalCluster:
         if self._plan.bootstrap is not None:

@@ -301,7 +301,9 @@ def read(text: str, name: str, kernels: Collection[str] = ("",)) -> tuple[list[P
         document = Fields(whole, name)
         numbered = enumerate(document.get("cells", _LIST), 1)
         results = [_result(Fields.of(value, f"{name} cell {number}"), kernels) for number, value in numbered]
-        about = _provenance(Fields(document.get("campaign", _OBJECT), f"{name} campaign"))
+        of = Fields(document.get("campaign", _OBJECT), f"{name} campaign")
+        texts = {field: of.get(field, _TEXT) for field in ("command", "began", "machine", "commit", "kernel")}
+        about = Provenance(**texts, seconds=of.get("seconds", _NUMBER), versions=_versions(of))
         return [about], [result if result.versions else replace(result, versions=about.versions) for result in results]
     return [], [_result(Fields.of(whole, f"{name} line 1"), kernels)]
 
@@ -318,11 +320,6 @@ def _lines(text: str, name: str, kernels: Collection[str]) -> list[Result]:
             raise Refused(f"{location} is not JSON ({error}); {_REPAIR}") from error
         results.append(_result(Fields.of(value, location), kernels))
     return results
-
-
-def _provenance(of: Fields) -> Provenance:
-    texts = {name: of.get(name, _TEXT) for name in ("command", "began", "machine", "commit", "kernel")}
-    return Provenance(**texts, seconds=of.get("seconds", _NUMBER), versions=_versions(of))
 
 
 def _versions(of: Fields) -> dict[str, str]:
