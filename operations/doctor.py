@@ -439,15 +439,11 @@ def _doubts(snapshot: TransactionsSnapshot, settled: Collection[Diagnosis] = ())
 def _advise(unhealthy: list[Diagnosis], doubts: list[str]) -> None:
     if not unhealthy:
         remedy = "run it again, as a user that may describe all topics and transactional ids"
-        click.echo(
-            "no hanging or lingering transaction" + (f" known, but {' and '.join(doubts)}; {remedy}" if doubts else "")
-        )
+        known = f" known, but {' and '.join(doubts)}; {remedy}" if doubts else ""
+        click.echo(f"no hanging or lingering transaction{known}")
         return
     first = shlex.quote(unhealthy[0].names[0])
     alone = f"`brew doctor --abort --transaction {first}`; an owner that still runs would be fenced"
     text = f"{quantity(len(unhealthy), 'transaction')} to abort. If the owner is gone, run {alone}. "
-    show(
-        Text(
-            printable(as_called(text + "`brew doctor --abort --all` aborts all that are hanging or past their timeout"))
-        )
-    )
+    text += "`brew doctor --abort --all` aborts all that are hanging or past their timeout"
+    show(Text(printable(as_called(text))))

@@ -223,7 +223,7 @@ def follow_log(
     say: Callable[[list[dict[str, Any]]], None],
     topic_id: str,
 ) -> None:
-    """Print new records until stopped, each once, with new clients after an outage; a recreated topic from its start."""
+    """Print new records until stopped, each once; new clients after an outage, a recreated topic from its start."""
     outage = Outage(connection.bootstrap, "no record is shown", None)
     while True:
         try:
