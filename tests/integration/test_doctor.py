@@ -13,9 +13,7 @@ from harness.operate import command_line, crash, json_of, pipeline, upstream, wr
 from harness.pipeline import Stage
 from harness.waiting import markers_written
 
-from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Fatal
 from brew.kafka import cluster_admin, transactions_admin
 from brew.kafka.kafka_python import RawLogs
 from brew.kafka.transactions_admin import fence
@@ -137,29 +135,6 @@ def test_doctor_asks_again_before_it_ends_a_transaction(stage: Stage) -> None:
         writer.commit_transaction(20)
         markers_written(stage.connection, stage.names.input)
     assert len(stage.records(stage.names.input)) == 5
-
-
-def test_doctor_tells_what_it_ended_and_what_it_could_not(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The brokers refuse one of two; the other is ended and told, also with --json."""
-    stage.create(1)
-    first, second = stage.names.topic("a"), stage.names.topic("b")
-
-    def fence(connection: Connection, transactional_id: str, deadline: Deadline) -> None:
-        if transactional_id == first:
-            raise Fatal("fence: TRANSACTIONAL_ID_AUTHORIZATION_FAILED")
-        transactions_admin.fence(connection, transactional_id, deadline)
-
-    monkeypatch.setattr(doctor, "fence", fence)
-    with upstream(stage, "a") as first_writer, upstream(stage, "b") as second_writer:
-        write(stage, first_writer, 1)
-        write(stage, second_writer, 1)
-        options = ("--topic", stage.names.input, "--older-than", "0")
-        report = json_of(stage, "doctor", *options, "--abort", "--all", "--yes", code=3)
-        (failed,) = report["failed"]
-        assert (report["ended"], failed["transaction"], report["sick"]) == ([second], first, 1)
-        assert "docs/SECURITY.md" in failed["error"]
-        (remaining,) = json_of(stage, "doctor", *options, code=1)["transactions"]
-        assert remaining["transactional_id"] == first
 
 
 def lag_of(stage: Stage) -> dict[str, Any]:

@@ -32,20 +32,13 @@ class CountedTopic:
         arguments = ["seed", "--bootstrap", self.broker.bootstrap, "--topic", self.names.output, *options]
         assert exit_code_of(proof, "proof", arguments) == 0
 
-    def write(self, offsets: list[int | None], end: str | None = None) -> None:
-        """Write records of one key, each with an input offset or none; ``end``: how their transaction ends."""
-        transactional_id = None if end is None else self.names.topic("tx")
-        connection = Connection(self.broker.bootstrap)
-        writer = producer(connection, transactional_id, timeout_s=20, message_max_bytes=1_000_000)
-        if end is not None:
-            writer.init_transactions(20)
-            writer.begin_transaction()
+    def write(self, offsets: list[int | None]) -> None:
+        """Write records of one key, each with an input offset or none."""
+        writer = producer(Connection(self.broker.bootstrap), None, timeout_s=20, message_max_bytes=1_000_000)
         for offset in offsets:
             headers: Any = None if offset is None else SourcePosition("in", 0, offset).headers()
             writer.produce(self.names.output, b"v", b"same", 0, headers=headers)
         assert writer.flush(20) == 0
-        if end is not None:
-            getattr(writer, f"{end}_transaction")(20)
 
     def count(self, *options: str, code: int = 0) -> str:
         self.capsys.readouterr()
@@ -124,19 +117,6 @@ def test_records_without_a_source_position_are_counted_by_key(topic: CountedTopi
     assert report["by_source"] == {"unique": 2, "duplicates": 1, "unidentified": 2}
     assert report["by_key"] == {"unique": 1, "duplicates": 4, "unidentified": 0}
     assert report["examples"] == ["in[0]@2", "same"]
-
-
-def test_an_uncommitted_reader_counts_aborted_and_committed_attempts_alike(topic: CountedTopic) -> None:
-    """N aborted and N committed records of the same N places: N of them are duplicates, and no fault."""
-    topic.fill("--count", "0")
-    topic.write([0, 1, 2], end="abort")
-    topic.write([0, 1, 2], end="commit")
-    markers_written(Connection(topic.broker.bootstrap), topic.names.output)
-    assert topic.count("--isolation", "read_uncommitted").splitlines() == [
-        "6 records, 1 unique key, 3 duplicates (read_uncommitted, by source position)",
-        "duplicates are expected here: this reader also sees aborted records",
-    ]
-    assert topic.count() == "3 records, 1 unique key, 0 duplicates (read_committed, by source position)\n"
 
 
 def test_a_missing_topic_is_refused(topic: CountedTopic) -> None:

@@ -149,15 +149,6 @@ def test_more_partitions_of_the_groups_own_topics_are_refused(shop: TotalsStage)
         shop.count()
 
 
-def test_results_go_on_in_the_topic_where_they_are(shop: TotalsStage) -> None:
-    """Another --output, or one that was recreated, would lack all totals that don't change any more."""
-    shop.count()
-    enriched.recreate_topic(shop.settings.connection.bootstrap, shop.settings.output, partitions=PARTITIONS)
-    shop.write_orders(1)
-    with pytest.raises(Refused, match=r"^results-elsewhere: "):
-        shop.count()
-
-
 def test_a_recreated_input_is_not_added_to_the_totals_of_the_old_one(shop: TotalsStage) -> None:
     """The brokers forget the group's offsets in it; the changelog keeps the id of the topic that was counted."""
     shop.count()

@@ -1,25 +1,18 @@
-"""A run's looks at positions: what they wait for, fence and believe, and when they ask others or give up."""
+"""A run's looks at positions: whose open transactions they wait for, and for how long."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
 
 import pytest
 from confluent_kafka import Producer
 from harness.pipeline import DrainView, Stage
 
-from brew.deadline import Deadline
 from brew.driver import partitions
-from brew.driver import partitions as survey
 from brew.driver import run as running
-from brew.driver.partitions import OffsetsClient, PartitionSurvey
+from brew.driver.partitions import PartitionSurvey
 from brew.driver.run_context import RunContext, RunProgress
-from brew.errors import Refused
-from brew.kafka import cluster_admin
-from brew.kafka.clients import Consumer, producer
-from brew.kafka.offsets import committed
-from brew.offsets import Committed, OffsetRange
+from brew.kafka.clients import producer
 
 
 def run_context(stage: Stage) -> RunContext:
@@ -89,79 +82,3 @@ def test_a_rival_that_works_on_and_on_is_waited_for_no_longer_than_its_transacti
     survey.close()
     assert ({fact.partition for fact in facts}, complete) == ({0, 1}, True)
     rival.abort_transaction(20)
-
-
-def test_a_look_does_not_fence_what_this_run_is_at_work_on(stage: Stage) -> None:
-    """A partition is given out while it is empty; its first transaction may outlast the next look."""
-    stage.create(1)
-    stage.drain_locally()
-    context = run_context(stage)
-    survey = PartitionSurvey(context)
-    survey.read(lambda _source: range(1))
-    context.running[0] = OffsetRange(stage.names.input, 0, 0, 1)
-    stage.produce(stage.names.input, (0, b"gold-1", b'{"customer_id": "c-1"}'))
-    first = begin_transaction(stage)
-    facts, complete = survey.read(lambda _source: range(1))
-    survey.close()
-    assert ([fact.committed for fact in facts], complete) == ([None], True)
-    first.commit_transaction(20)
-    assert stage.outputs() == 1
-
-
-def test_what_hides_the_output_for_too_long_is_refused_by_name(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody gives us the partition of whoever hangs there; to begin would be a guess."""
-    die_in_partition_0_before_partition_1_has_a_position(stage)
-    monkeypatch.setattr(partitions, "output_wait_s", lambda _settings: 1e-9)
-    survey = PartitionSurvey(run_context(stage))
-    survey.owned = {1}
-    with pytest.raises(Refused, match="an open transaction of another producer hides output"):
-        survey.read(lambda _source: range(2))
-    survey.close()
-
-
-STEP_S = 20.0
-ORDERS, PAST = 10, 4
-
-
-@pytest.fixture
-def offsets_client(stage: Stage) -> Iterator[OffsetsClient]:
-    """All orders are out, so that the group stands at the end."""
-    stage.create(1)
-    stage.seed(ORDERS)
-    stage.drain_locally()
-    client = OffsetsClient(stage.settings())
-    yield client
-    client.close()
-
-
-def _position(offsets_client: OffsetsClient, known: dict[int, int]) -> int:
-    source = offsets_client.input_topic(Deadline(STEP_S))
-    return offsets_client.facts(source, [0], Deadline(STEP_S), known)[0].position
-
-
-def test_a_position_behind_what_was_seen_is_asked_for_through_other_clients(
-    offsets_client: OffsetsClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Those that are kept may know a coordinator that is cut off; nothing but a transaction's word tells so."""
-    kept_clients = list[Consumer]()
-
-    def read_from_cut_off_coordinator(
-        reader: Consumer, topic: str, partitions: Iterable[int], deadline: Deadline
-    ) -> dict[int, object]:
-        if len(kept_clients) < 2 and reader not in kept_clients:
-            kept_clients.append(reader)
-        if reader in kept_clients:
-            return {0: Committed(PAST, "")}
-        return dict(committed(reader, topic, partitions, deadline))
-
-    monkeypatch.setattr(survey, "committed", read_from_cut_off_coordinator)
-    assert _position(offsets_client, {}) == PAST
-    assert _position(offsets_client, {0: ORDERS}) == ORDERS
-    assert _position(offsets_client, {}) == ORDERS, "those others are kept"
-
-
-def test_a_position_that_somebody_moved_back_is_believed(offsets_client: OffsetsClient, stage: Stage) -> None:
-    """One truth: also where it is behind what this run has seen."""
-    names = stage.names
-    cluster_admin.set_offsets(stage.connection, names.group, names.input, {0: PAST}, Deadline(STEP_S))
-    assert _position(offsets_client, {0: ORDERS}) == PAST

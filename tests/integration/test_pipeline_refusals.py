@@ -152,14 +152,6 @@ def test_a_recreated_topic_is_refused_even_where_the_offset_fits(stage: Stage) -
     assert len(stage.records(stage.names.output)) == 40
 
 
-def test_a_position_beyond_the_end_is_refused(stage: Stage) -> None:
-    """The log was cut, or somebody set a wrong number: waiting until it is reached would lose what comes."""
-    create_and_drain(stage)
-    move(stage, (0, 999))
-    with pytest.raises(Refused, match=r"offset-ahead: .* stands at 999, the log ends at 20"):
-        stage.drain()
-
-
 def test_a_position_moved_back_while_running_is_told_and_read_again(stage: Stage) -> None:
     """One truth: an operator's reset takes effect at once, in the running pipeline, and doubles what it doubles."""
     stage.create(1, output=1)

@@ -456,7 +456,3 @@ def test_two_sinks_in_one_function_keep_positions_of_their_own(make: Any) -> Non
     it.run(it.copied(), write_to_both)
     copy = Counter(record.value() for record in it.stage.records(it.stage.names.dead_letter))
     assert (it.values(), copy) == (numbers(30), numbers(30))
-
-
-def test_it_is_part_of_the_librarys_public_face() -> None:
-    assert brew.ExactlyOnceSink.__module__ == "brew.sink.sink"

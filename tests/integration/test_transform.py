@@ -129,19 +129,6 @@ def test_an_exception_ends_the_run_by_its_record_and_nothing_of_the_range_is_vis
     proven(stage, function, inputs=4, transformed=3, dead_letters=1, outputs=5)
 
 
-def test_a_run_that_rejects_all_says_so_by_the_functions_reason(stage: Stage) -> None:
-    create_with_clicks(stage, *[NO_URL] * 100)
-    with pytest.raises(Refused, match=r"all-rejected: the first 100 records were all rejected, 100 of them as no-url"):
-        stage.drain(*options(stage))
-
-
-def test_a_topic_that_was_not_named_ends_the_run_with_the_option_to_add(stage: Stage) -> None:
-    create_with_clicks(stage, LATE)
-    with pytest.raises(TransformFailed, match=rf"--also-output {late_topic(stage)}"):
-        stage.drain("--transform", ADD_DOMAIN)
-    assert stage.records(stage.names.output) == []
-
-
 def test_output_that_went_to_another_topic_alone_is_found_when_the_position_is_gone(stage: Stage) -> None:
     """Else a run without its offsets would write all of it again: the output topic itself holds none of it."""
     create_with_clicks(stage, *[LATE] * 5)

@@ -115,6 +115,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     transaction = TransactionSettings(settings.connection, settings.group, 60.0)
     leadership, view = FakeLeadership(), DrainView()
     workers = FakeWorkers(leadership.log)
+    monkeypatch.setattr(run, "_FENCE_S", 0.05)
 
     def create_workers(_preflight: PreflightResult, shared: RunContext, _warm: object) -> tuple[Any, Sequence[Any]]:
         workers.shared = shared
@@ -164,7 +165,6 @@ def test_only_who_was_not_replaced_fences(scene: Scene, monkeypatch: pytest.Monk
     fence = SimpleNamespace(fence=lambda _deadline: fenced.append("fenced"), close=lambda: None)
     monkeypatch.setattr(run, "KafkaTransaction", lambda *_: fence)
     monkeypatch.setattr(run, "_FINISH_S", 0.05)
-    monkeypatch.setattr(run, "_FENCE_S", 0.05)
     scene.workers.stubborn = True
     thread, _ = in_background(lambda: scene.driver.work(scene.leadership))
     assert scene.workers.began.wait(5)

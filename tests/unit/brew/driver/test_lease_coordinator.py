@@ -27,7 +27,7 @@ from harness.waiting import until
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.driver import leases, work_planner
+from brew.driver import leases, limits, work_planner
 from brew.driver.run_context import RunProgress
 from brew.errors import DeadlineExceeded, Fatal, Refused
 from brew.offsets import LogOffsets, OffsetRange
@@ -38,17 +38,19 @@ from brew.readers.direct.messages import outcome_message, released_message
 from brew.settings import DirectSettings, PipelineSettings
 
 Plays = Callable[..., LeaseRun]
+_TURN_S = 0.05
+"""The longest that the coordinator waits for a message before it looks around."""
 
 
 @pytest.fixture
 def plays(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plays]:
     """Plays that end with the test; ``survey_s``, ``startup_s``: its interval, and its wait for the first workers."""
     plays_made: list[LeaseRun] = []
+    monkeypatch.setattr(leases, "_REPORT_INTERVAL_S", _TURN_S)
 
-    def play(*cluster: Any, survey_s: float | None = None, startup_s: float | None = None, **more: Any) -> LeaseRun:
-        for name, seconds in (("_SURVEY_INTERVAL_S", survey_s), ("_STARTUP_WAIT_S", startup_s)):
-            if seconds is not None:
-                monkeypatch.setattr(leases, name, seconds)
+    def play(*cluster: Any, survey_s: float = 0.2, startup_s: float = 0.3, **more: Any) -> LeaseRun:
+        monkeypatch.setattr(leases, "_SURVEY_INTERVAL_S", survey_s)
+        monkeypatch.setattr(leases, "_STARTUP_WAIT_S", startup_s)
         plays_made.append(LeaseRun(monkeypatch, *cluster, **more))
         return plays_made[-1]
 
@@ -197,7 +199,7 @@ def test_what_a_crash_leaves_is_told_before_nothing_runs_any_more(
 
 
 def test_a_partition_moves_when_one_slot_has_two_and_the_other_none(plays: Plays) -> None:
-    play = plays(direct=DirectSettings(lease_s=1.0))
+    play = plays(direct=DirectSettings(lease_s=1.0), startup_s=0.0)
     worker = play.worker(0)
     held = grants(worker, 4)
     other = play.worker(1)
@@ -208,7 +210,10 @@ def test_a_partition_moves_when_one_slot_has_two_and_the_other_none(plays: Plays
     assert grants(other, 1)[released].start == 30
 
 
-def test_a_job_that_can_run_no_worker_ends_the_run_with_its_reason_or_when_patience_ends(plays: Plays) -> None:
+def test_a_job_that_can_run_no_worker_ends_the_run_with_its_reason_or_when_patience_ends(
+    plays: Plays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "_MAX_BACKOFF_S", 0.1)
     play = plays()
     play.workers.broken = Refused("Spark's JVM has ended by itself")
     assert play.ended()
@@ -239,7 +244,7 @@ def test_workers_that_die_one_after_another_end_the_run_when_patience_ends(plays
     assert re.search(f"^no progress for 1 s .*; {reason}", str(play.errors[0]))
 
 
-def hears_nothing(session: WorkerSession, seconds: float = 0.3) -> None:
+def hears_nothing(session: WorkerSession, seconds: float = 3 * _TURN_S) -> None:
     """Assert that this worker is told nothing for a while."""
     connection: Any = session.connection
     with pytest.raises(queue.Empty):
@@ -358,7 +363,7 @@ def test_a_partition_that_could_not_go_on_rests_and_one_that_was_called_back_doe
 
 def test_no_second_partition_is_called_back_before_the_first_one_was_left(plays: Plays) -> None:
     """And it is told so once: its transaction may take a while, and lags change meanwhile."""
-    play = plays(direct=DirectSettings(lease_s=1.0), survey_s=0.05)
+    play = plays(direct=DirectSettings(lease_s=1.0), survey_s=0.05, startup_s=0.0)
     worker = play.worker(0)
     grants(worker, 4)
     other = play.worker(1)

@@ -16,7 +16,7 @@ from harness.waiting import until
 from brew.attempt import AttemptSpec, Job
 from brew.claims.heartbeater import ALL_PARTITIONS
 from brew.connection import Connection
-from brew.driver import micro_batches, work_planner
+from brew.driver import limits, micro_batches, work_planner
 from brew.driver.limits import GiveUpPolicy
 from brew.driver.micro_batches import MicroBatchLane
 from brew.errors import BrewError, DeadlineExceeded, Refused, Retriable
@@ -285,6 +285,7 @@ def test_a_crash_on_purpose_ends_the_lane_with_nothing_planned_behind_it(run: Ru
 
 def test_a_run_that_never_moves_gives_up_and_names_why(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(monkeypatch, patience_s=1.0)
+    monkeypatch.setattr(limits, "_MAX_BACKOFF_S", 0.1)
     run.engine.rounds = [ended(Status.FAILED)] * 50
     with pytest.raises(Refused, match=r"no progress for .*partition 0 last ended failed"):
         run.drain()
@@ -298,6 +299,7 @@ def test_a_denied_partition_ends_the_run_while_the_other_one_goes_on(monkeypatch
             return Outcome(0, offered.start, offered.until, Status.FAILED, offered.start, detail=denied)
         return Outcome(1, offered.start, offered.start + 1, Status.COMMITTED, offered.start)
 
+    monkeypatch.setattr(limits, "_MAX_BACKOFF_S", 0.1)
     run.engine.rounds = [execute] * 10_000
     with pytest.raises(Refused, match=r"no progress in partition 0 for .*TOPIC_AUTHORIZATION_FAILED"):
         run.drain()
