@@ -155,36 +155,30 @@ def test_a_folder_that_can_not_be_made_is_refused_in_one_sentence(
 
 
 @pytest.mark.parametrize(
-    "option",
-    ["--batch 1000001", "--max-poll-interval-s 86401", "--session-timeout-s 3601", "--timeout-s 3601"],
-)
-def test_a_value_that_no_client_takes_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The clients' own errors ended the program with a stack trace, or made a dead letter of every record."""
-    called = ["call", "--url", "http://localhost", "--json", "--bootstrap", "127.0.0.1:1", *option.split()]
-    assert exit_code_of(downstream, "downstream", called) == ExitCode.USAGE
-    assert f"Invalid value for '{option.partition(' ')[0]}'" in json.loads(capsys.readouterr().err)["error"]
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
+    ("line", "text"),
     [
-        ("", "--database (DATABASE_URL) is missing"),
-        ("--store redis", "--redis (REDIS_URL) is missing"),
-        ("--store outbox --database postgresql://h/d", "--effect-url is missing"),
-        ("--keep-days nan", "nan is not a finite number"),
-        ("--keep-days -1", "-1.0 is not in the range 0<=x<=36500"),
-        ("--keep-days 1e300", "1e+300 is not in the range 0<=x<=36500"),
-        ("--claim-s 0", "0.0 is not in the range 0.001<=x<=604800"),
-        ("--claim-s 1e18", "1e+18 is not in the range 0.001<=x<=604800"),
+        *(
+            (f"call --url http://localhost {option} {value}", f"Invalid value for '{option}'")
+            for option, value in {"--batch": 1000001, "--max-poll-interval-s": 86401}.items()
+            | {"--session-timeout-s": 3601, "--timeout-s": 3601}.items()
+        ),
+        ("receive", "--database (DATABASE_URL) is missing"),
+        ("receive --store redis", "--redis (REDIS_URL) is missing"),
+        ("receive --store outbox --database postgresql://h/d", "--effect-url is missing"),
+        ("receive --keep-days nan", "nan is not a finite number"),
+        ("receive --keep-days -1", "-1.0 is not in the range 0<=x<=36500"),
+        ("receive --keep-days 1e300", "1e+300 is not in the range 0<=x<=36500"),
+        ("receive --claim-s 0", "0.0 is not in the range 0.001<=x<=604800"),
+        ("receive --claim-s 1e18", "1e+18 is not in the range 0.001<=x<=604800"),
     ],
 )
-def test_receive_refuses_options_before_it_asks_a_broker(
-    options: str, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_an_option_is_refused_before_a_broker_or_a_client_library_sees_it(
+    line: str, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis' client fails with a stack trace for a time that is not a number."""
+    """The libraries' own errors ended the program with a stack trace, or made a dead letter of every record."""
     for name in ("DATABASE_URL", "REDIS_URL"):
         monkeypatch.delenv(name, raising=False)
-    called = ["receive", "--json", "--bootstrap", "127.0.0.1:1", *options.split()]
+    called = [*line.split(), "--json", "--bootstrap", "127.0.0.1:1"]
     assert exit_code_of(downstream, "downstream", called) == ExitCode.USAGE
     assert text in json.loads(capsys.readouterr().err)["error"]
 

@@ -60,24 +60,25 @@ def log() -> Log:
 
 
 @pytest.mark.parametrize(
-    ("marker", "epoch", "how", "named"),
+    ("transactions", "named"),
     [
-        (5, 5, "commit", {"epoch-reuse": 1}),
-        (5, 4, "commit", {"zombie-write": 1}),
-        (5, 4, "abort", {}),
-        (5, 6, "commit", {}),
-        (1, 0, "commit", {"zombie-write": 1}),
-        (0, 0, "commit", {"epoch-reuse": 1}),
+        ([(5, "commit"), (5, "commit")], {"epoch-reuse": 1}),
+        ([(5, "commit"), (4, "commit")], {"zombie-write": 1}),
+        ([(5, "commit"), (4, "abort")], {}),
+        ([(5, "commit"), (6, "commit")], {}),
+        ([(1, "commit"), (0, "commit")], {"zombie-write": 1}),
+        ([(0, "commit"), (0, "commit")], {"epoch-reuse": 1}),
+        # A zombie's records take nothing back either: behind one at epoch 4, another at epoch 5 is still below 6.
+        ([(6, "commit"), (4, "abort"), (5, "commit")], {"zombie-write": 1}),
     ],
 )
 def test_an_epoch_below_the_highest_is_a_zombies_and_the_same_one_is_used_again(
-    marker: int, epoch: int, how: str, named: dict[str, int], log: Log
+    transactions: list[tuple[int, str]], named: dict[str, int], log: Log
 ) -> None:
     """What was aborted breaks nothing; the first producer id and epoch have no lower ones."""
-    log.wrote(marker)
-    log.ended(marker, "commit")
-    log.wrote(epoch)
-    log.ended(epoch, how)
+    for epoch, how in transactions:
+        log.wrote(epoch)
+        log.ended(epoch, how)
     assert log.named == named
 
 
@@ -87,14 +88,6 @@ def test_a_marker_of_a_higher_epoch_makes_the_one_below_a_zombie(log: Log) -> No
     log.ended(3, "abort")
     log.wrote(8)
     log.ended(8, "commit")
-    assert log.named == {"zombie-write": 1}
-
-
-def test_a_zombies_records_take_nothing_back_either(log: Log) -> None:
-    """Behind one at epoch 4, another at epoch 5 is still below 6."""
-    for epoch, how in ((6, "commit"), (4, "abort"), (5, "commit")):
-        log.wrote(epoch)
-        log.ended(epoch, how)
     assert log.named == {"zombie-write": 1}
 
 

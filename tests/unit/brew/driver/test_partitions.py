@@ -129,7 +129,7 @@ def test_a_run_that_gives_up_names_an_output_that_was_deleted(
     run.shared.settings = replace(SETTINGS, patience_s=1)
     planner = WorkPlanner(run.shared)
     planner.failed("partition 0", "the first failure")
-    time.sleep(1.01)
+    planner._give_up._last_progress = planner._give_up._failing_since = time.monotonic() - 1.01
     with pytest.raises(Refused, match=r"^no progress for .* last ended failed: commit") as refused:
         planner.failed("partition 0 last ended failed", "commit: 10 message(s) failed delivery")
     assert told in str(refused.value)
