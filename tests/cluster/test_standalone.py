@@ -47,8 +47,7 @@ def test_a_run_goes_on_while_workers_die_freeze_and_come_and_the_master_restarts
     stage: Stage, cluster: SparkCluster, reader: str
 ) -> None:
     """Each time orders that come afterwards come out, each once; nothing is left open."""
-    stage.create(output=4)
-    stage.seed(2000)
+    stage.create(output=4, orders=2000)
     total = 2000
 
     def more(what: str, seconds: float = 240) -> None:
@@ -94,8 +93,7 @@ def test_a_worker_dies_while_it_holds_a_batch_of_the_sink_open(
     stage: Stage, repaired: SparkCluster, tmp_path: Path, writers: str
 ) -> None:
     """The query goes on and ends by itself: what the worker had written is in the log, and each row is visible once."""
-    stage.create(output=3)
-    stage.seed(6000)
+    stage.create(output=3, orders=6000)
     words = [sys.executable, str(ROOT / "scripts/sink_query.py"), "--bootstrap", stage.broker.bootstrap]
     words += ["--input", stage.names.input, "--output", stage.names.output, "--name", stage.names.group]
     words += [
@@ -152,8 +150,7 @@ def test_a_wheel_that_pip_installed_submits_a_run(
 
     What those require is installed beside the executors' Python, or comes with a Python of its own as an archive.
     """
-    stage.create()
-    stage.seed(300)
+    stage.create(orders=300)
     more = conf(**packed_environment) if packages != "--py-files" else ()
     ran = submitted(stage, installed_wheel, *options(cluster, DIRECT, *more))
     assert ran.code == 0, ran.text

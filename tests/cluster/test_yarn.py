@@ -54,8 +54,7 @@ def test_an_installed_wheel_submits_a_run_in_cluster_mode(
     stage: Stage, options: Sequence[str], installed_wheel: Path
 ) -> None:
     """The driver runs in a container of YARN, with our packages from --py-files; Spark's own word is the exit code."""
-    stage.create()
-    stage.seed(300)
+    stage.create(orders=300)
     words = ["env", "-u", "PYTHONPATH", "-C", str(installed_wheel.parent), f"BREW_JVM_DIR={dependencies.home()}"]
     words += [f"HADOOP_CONF_DIR={os.environ['HADOOP_CONF_DIR']}", str(installed_wheel), "submit", *stage.options()]
     words += [*options, "--conf", "spark.submit.deployMode=cluster", "--reader", CONNECTOR]

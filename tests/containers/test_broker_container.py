@@ -16,8 +16,7 @@ def test_a_run_that_crashes_on_it_is_repeated_exactly_once(stage: Stage, reader:
 
 def test_the_container_is_killed_under_a_run(stage: Stage, kafka: KafkaContainer) -> None:
     """SIGKILL to the broker's container while transactions run; it comes back with its files and the run goes on."""
-    stage.create()
-    stage.seed(4000)
+    stage.create(orders=4000)
     options = ("--master", "none", "--max-records-per-transaction", "50", "--progress", "json", "--follow")
     with stage.follow(*options) as program:
         program.await_cycle()
@@ -42,8 +41,7 @@ def test_the_suites_own_broker_can_be_a_container(
     with any_broker() as broker:
         assert broker.cluster is None
         stage = Stage(broker, names)
-        stage.create()
-        stage.seed(30)
+        stage.create(orders=30)
         stage.drain_locally()
         stage.proven(inputs=30, outputs=30)
 

@@ -58,8 +58,7 @@ def test_it_drains_a_backlog(
 ) -> None:
     """With and without Spark, by both readers; the exit code is the run's own, and the logs prove it from outside."""
     master, reader = options
-    stage.create()
-    stage.seed(300)
+    stage.create(orders=300)
     began = time.monotonic()
     container = brew(*run_words(stage, kafka, "--master", master, "--reader", reader)).start()
     code, text = ended(container)
@@ -112,8 +111,7 @@ def test_a_container_that_is_killed_does_the_rest_when_it_comes_back(
     stage: Stage, kafka: KafkaContainer, brew: Make
 ) -> None:
     """SIGKILL between two transactions or in one; the same container, started again, makes the output exact."""
-    stage.create(output=4)
-    stage.seed(3000)
+    stage.create(output=4, orders=3000)
     words = run_words(stage, kafka, "--master", "none", "--max-records-per-transaction", "20")
     container = brew(*words).start()
     until(lambda: 0 < stage.outputs() < 3000, "the first transactions", 60)
@@ -146,8 +144,7 @@ def test_secrets_come_from_a_mounted_file(
     stage: Stage, kafka: KafkaContainer, brew: Make, tmp_path: Path, *, known: bool
 ) -> None:
     """TLS and a password that stand on no command line and in no variable; with another password nothing is written."""
-    stage.create(output=4)
-    stage.seed(100)
+    stage.create(output=4, orders=100)
     password = kafka.password if known else "guessed"
     folder = _secrets(tmp_path / "secret", kafka, password)
     broker = Stage(Broker(kafka.secret), stage.names)

@@ -179,8 +179,7 @@ def ledger(stage: Stage, kafka: KafkaContainer, postgres: Postgres, tmp_path: Pa
 
 def test_the_ledgers_pod_books_every_order(stage: Stage, postgres: Postgres, request: pytest.FixtureRequest) -> None:
     """Its secret says where the database is; `ledger --check` compares rows and money with the topic, to the cent."""
-    stage.create(output=4)
-    stage.seed(500)
+    stage.create(output=4, orders=500)
     stage.drain_locally()
     pod: Pod = request.getfixturevalue("ledger")
     for probe in pod.probes:

@@ -200,12 +200,14 @@ class Stage:
 
     # Topics and records.
 
-    def create(self, partitions: int = PARTITIONS, **others: int) -> None:
-        """Create the input topic; `output=3` creates that one too (the pipeline creates those that are missing)."""
+    def create(self, partitions: int = PARTITIONS, *, orders: int = 0, **others: int) -> None:
+        """Create the input with so many orders; `output=3` makes that topic, too (the run makes what is missing)."""
         sizes = {"input": partitions, **others}
         wanted = [topics.TopicSpec(getattr(self.names, name), size, {}) for name, size in sizes.items()]
         topics.create(self.admin, wanted, Deadline(30))
         topics.describe_all(self.admin, [one.name for one in wanted], Deadline(30))
+        if orders:
+            self.seed(orders)
 
     def seed(self, count: int, *options: str) -> dict[str, Any]:
         arguments = ["--bootstrap", self.broker.bootstrap, "--topic", self.names.input, "--count", str(count)]

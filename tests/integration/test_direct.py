@@ -46,8 +46,7 @@ def test_it_drains_what_the_connector_would_and_says_so(stage: Stage) -> None:
 
 def test_few_transactions_of_a_process_are_under_way_at_once(stage: Stage, tmp_path: Path) -> None:
     """64 at once starved each other past their deadlines. One that lasts long keeps nobody, and is not counted."""
-    stage.create(partitions=24)
-    stage.seed(12_000)
+    stage.create(partitions=24, orders=12_000)
     ran = stage.pipeline(*DIRECT, "--journal", str(tmp_path), seconds=60)
     assert ran.code == 0, ran
     under_way: dict[int, float] = {}
@@ -64,8 +63,7 @@ def test_few_transactions_of_a_process_are_under_way_at_once(stage: Stage, tmp_p
 
 def test_a_following_run_with_nothing_to_do_asks_seldom(stage: Stage) -> None:
     """The broker holds fetches back: hundreds of idle partitions must not keep it busy. News comes at once."""
-    stage.create(partitions=1, output=1)
-    stage.seed(40)
+    stage.create(partitions=1, output=1, orders=40)
     with WireProxy(stage.broker.bootstrap) as proxy:
         proxied = Stage(Broker(proxy.bootstrap), stage.names)
         with proxied.follow(*DIRECT, "--follow") as program:
@@ -100,8 +98,7 @@ def test_a_sigkill_at_every_crash_point_heals(stage: Stage, tmp_path: Path) -> N
 
 
 def test_a_following_run_takes_up_new_partitions_and_ends_on_sigterm(stage: Stage) -> None:
-    stage.create(2)
-    stage.seed(20)
+    stage.create(2, orders=20)
     with stage.follow(*DIRECT, "--follow") as program:
         until(lambda: sum(position or 0 for position in stage.committed().values()) == 20, "all is committed", 30)
         cluster_admin.add_partitions(stage.admin, stage.names.input, 4, Deadline(20))
@@ -115,8 +112,7 @@ def test_a_following_run_takes_up_new_partitions_and_ends_on_sigterm(stage: Stag
 
 def test_a_position_that_somebody_moves_back_is_where_it_goes_on(stage: Stage) -> None:
     """One truth, also within a lease: the next transaction's locate finds it."""
-    stage.create(1)
-    stage.seed(20)
+    stage.create(1, orders=20)
     with stage.follow(*DIRECT, "--follow") as program:
         until(lambda: stage.committed()[0] == 20, "all is committed", 30)
         outsider = consumer(stage.connection, stage.names.group, READ_UNCOMMITTED)
@@ -156,8 +152,7 @@ def test_blocked_partitions_stop_no_other_and_are_finished_when_their_transactio
 
 def test_the_lease_server_admits_nobody_without_the_token(stage: Stage) -> None:
     """Whoever finds the driver's port learns nothing, and disturbs nothing."""
-    stage.create(1)
-    stage.seed(5)
+    stage.create(1, orders=5)
     with stage.follow(*DIRECT, "--follow") as program:
         until(lambda: stage.committed()[0] == 5, "all is committed", 30)
         sockets = psutil.Process(program.pid).net_connections()
@@ -188,8 +183,7 @@ def test_a_crash_that_finds_nothing_to_write_lets_the_range_pass(stage: Stage, r
 
 def test_a_run_as_json_says_nothing_that_is_no_document(stage: Stage) -> None:
     """A line each on stdout, the sum last; refused, it is one object on stderr."""
-    stage.create(1)
-    stage.seed(20)
+    stage.create(1, orders=20)
     ran = stage.pipeline("--master", "none", "--json")
     lines = [json.loads(line) for line in ran.out.splitlines()]
     assert (ran.code, {"cycle"} <= {line["event"] for line in lines}) == (0, True), ran.text

@@ -31,8 +31,7 @@ REPAIR = f"{sys.executable} -c \"import sys; sys.stdout.write(sys.stdin.read().r
 
 def create_dead_letters(stage: Stage, good: int = 20) -> None:
     """Two partitions of good orders with four dead letters among them: two of one reason, and one of two others."""
-    stage.create(2)
-    stage.seed(good)
+    stage.create(2, orders=good)
     stage.produce(
         stage.names.input,
         (0, b"gold-1", b"broken" + GOOD, [("trace", b"t-1")]),

@@ -29,8 +29,7 @@ from proof.wire.rules import Action, Rule, Side
 
 def test_doctor_ends_a_lingering_transaction_and_the_reader_goes_on(stage: Stage) -> None:
     """It is attributed to its pipeline, and says what is read again."""
-    stage.create(1)
-    stage.seed(10)
+    stage.create(1, orders=10)
     crash(stage)
     topic = ("--topic", stage.names.output)
     assert json_of(stage, "doctor", *topic)["sick"] == 0
@@ -58,8 +57,7 @@ def test_a_group_whose_coordinator_is_silent_is_named_beside_those_that_are_told
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may wait, too: nothing about it is not the same as its not being there."""
-    stage.create(1)
-    stage.seed(3)
+    stage.create(1, orders=3)
     crash(stage)
     output = stage.names.output
     groups = [f"{stage.names.group}.{suffix}" for suffix in "abc"]
@@ -144,8 +142,7 @@ def lag_of(stage: Stage) -> dict[str, Any]:
 
 def test_lag_counts_records_and_tells_who_blocks(stage: Stage) -> None:
     """A tail of markers and aborted records is no lag; records behind an open transaction wait for its owner."""
-    stage.create(1)
-    stage.seed(5)
+    stage.create(1, orders=5)
     stage.drain_locally()
     at_end = lag_of(stage)
     assert (at_end["state"], at_end["remaining"], at_end["why"]) == ("idle", 0, "at the end of the log")
@@ -187,8 +184,7 @@ def test_lag_counts_records_and_tells_who_blocks(stage: Stage) -> None:
 
 def test_the_lag_in_seconds_is_the_age_of_the_first_record_that_a_reader_is_given(stage: Stage) -> None:
     """Markers and aborted records have no age; an idle partition, or what waits behind somebody's transaction, is 0."""
-    stage.create(2)
-    stage.seed(6)
+    stage.create(2, orders=6)
     stage.drain_locally()
     assert [row["lag_s"] for row in json_of(stage, "lag", "--interval", "0.1")["partitions"]] == [0, 0]
     with upstream(stage, "up") as writer:
@@ -244,8 +240,7 @@ def test_a_look_asks_for_the_first_record_once_as_long_as_the_position_stands_st
 
 def test_a_partition_whose_attempts_end_each_other_is_fenced(stage: Stage) -> None:
     """Between two looks somebody took the id over, and committed nothing; before that it only stands still."""
-    stage.create(1)
-    stage.seed(5)
+    stage.create(1, orders=5)
     transactional_id = str(TransactionalId(stage.names.group, stage.names.input, 0))
     fence(stage.connection, transactional_id, Deadline(20))
     with Observer(stage.connection, stage.names.input, stage.names.group, exact=100) as observer:

@@ -15,13 +15,11 @@ from harness.totals import PARTITIONS, CrashOnce, TotalsStage, abandoned, fail
 
 from brew.deadline import Deadline
 from brew.driver import missing_offsets
-from brew.errors import DeadlineExceeded, Fatal, Refused
-from brew.kafka.clients import producer
+from brew.errors import Fatal, Refused
 from brew.kafka.cluster_admin import add_partitions, delete_records, set_config, set_offsets
 from brew.kafka.transaction import TransactionSettings
 from brew.names import CrashPoint
 from downstream.totals import run as running
-from downstream.totals import stages as working
 from downstream.totals.stages import Aggregate, Output
 from downstream.totals.state_store import MemoryStore, StoreCheckpoint
 
@@ -142,8 +140,11 @@ def test_more_partitions_of_the_input_are_counted(shop: TotalsStage) -> None:
 def test_more_partitions_of_the_groups_own_topics_are_refused(shop: TotalsStage) -> None:
     """Made equal by hand, as the refusal of differing ones may suggest: half of the customers began at nothing."""
     shop.count()
-    for topic in (shop.settings.deltas, shop.settings.changelog, shop.settings.output):
+    grown = (shop.settings.deltas, shop.settings.changelog, shop.settings.output)
+    for topic in grown:
         add_partitions(shop.stage.admin, topic, 2 * PARTITIONS, Deadline(20))
+    # The broker hears of it a moment after the controller has taken it.
+    until(lambda: {len(shop.stage.logs(topic)) for topic in grown} == {2 * PARTITIONS}, "the partitions", 20)
     shop.write_orders(20)
     with pytest.raises(Refused, match=r"^partitions-changed: .* with another --group and another --output"):
         shop.count()
@@ -181,29 +182,6 @@ def test_a_changelog_that_lost_records_is_refused(shop: TotalsStage) -> None:
     shop.write_orders(20)
     with pytest.raises(Refused, match="changelog-damaged"):
         shop.count()
-
-
-def test_a_foreign_open_transaction_in_the_changelog_ends_the_restore(
-    shop: TotalsStage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Restoring up to the last stable offset alone would leave out what is decided behind it."""
-    shop.count()
-    settings = shop.settings
-    foreign = producer(settings.connection, "foreign", timeout_s=20, message_max_bytes=10**6)
-    foreign.init_transactions(10)
-    foreign.begin_transaction()
-    foreign.produce(settings.changelog, b"x", b"y", 0)
-    assert foreign.flush(10) == 0
-    deadline = working.Deadline
-    monkeypatch.setattr(working, "Deadline", lambda _seconds: deadline(0.1))
-    client = shop.stage.admin
-    aggregate = Aggregate(settings, lambda: client, 0, MemoryStore())
-    with pytest.raises(DeadlineExceeded, match="open transaction"):
-        aggregate._restore()
-    foreign.abort_transaction(10)
-    monkeypatch.undo()
-    aggregate._restore()
-    assert aggregate.store.checkpoint is not None
 
 
 # Bugs that somebody could write into the totals, and the comparison that finds each of them.

@@ -17,8 +17,7 @@ from brew.records import ERROR_REASON
 
 @pytest.fixture
 def stage(stage: Stage) -> Stage:
-    stage.create(2)
-    stage.seed(20)
+    stage.create(2, orders=20)
     return stage
 
 

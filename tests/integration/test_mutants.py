@@ -36,8 +36,7 @@ def test_every_bug_is_seen_where_the_product_is_proven(broker: Broker, scenario:
 )
 def test_a_bug_is_seen_in_a_process_that_is_killed_too(stage: Stage, program: list[str], lost: int) -> None:
     """The same command line with a bug and without: SIGKILL behind send-offsets, then the pipeline as it is."""
-    stage.create(1)
-    stage.seed(COUNT)
+    stage.create(1, orders=COUNT)
     crash = ["--crash-mode", "worker", "--crash-prob", "1.0", "--crash-point", CrashPoint.AFTER_SEND_OFFSETS.value]
     with stage.python(*program, "run", *stage.options(), "--master", "none", *crash) as dying:
         assert dying.wait(60).code == -signal.SIGKILL

@@ -30,8 +30,7 @@ def old() -> Iterator[Broker]:
 def test_a_crash_heals_on_an_old_broker_and_every_command_tells_what_is_there(old: Broker, names: Names) -> None:
     """Spark's own consumer reads from the older one; what an upstream holds open is named, and ended by `doctor`."""
     stage = Stage(old, names, reader=CONNECTOR)
-    stage.create(1)
-    stage.seed(ORDERS)
+    stage.create(1, orders=ORDERS)
     crash(stage)
     assert json_of(stage, "lag", "--interval", "0.1")["group"] == names.group
 

@@ -27,8 +27,7 @@ from brew.names import READ_COMMITTED, ExitCode
 
 def test_preflight_finds_what_the_sandbox_can_and_can_not_do(stage: Stage) -> None:
     """One broker: warned of, and not refused; every check has an answer."""
-    stage.create(2)
-    stage.seed(10)
+    stage.create(2, orders=10)
     stage.drain_locally()
     report = json_of(stage, "preflight")
     findings = {finding["name"]: finding for finding in report["findings"]}
@@ -62,8 +61,7 @@ def configure(stage: Stage, config: dict[str, str]) -> None:
 
 def test_an_unsafe_topic_is_refused_and_allowed_by_name_with_a_note(stage: Stage) -> None:
     """Nothing is written before; after it the note names what was allowed."""
-    stage.create(1, output=1)
-    stage.seed(10)
+    stage.create(1, output=1, orders=10)
     configure(stage, {"min.insync.replicas": "2"})
     with pytest.raises(Refused, match=r"output-min-isr is 2, needs 1 .*--allow output-min-isr"):
         stage.drain_locally()
@@ -101,8 +99,7 @@ def test_a_foreign_member_in_the_group_is_found(stage: Stage) -> None:
 
 def test_a_run_that_is_refused_makes_no_topic(stage: Stage) -> None:
     """Who is told no finds the cluster as it was."""
-    stage.create(1)
-    stage.seed(10)
+    stage.create(1, orders=10)
     with other_member(stage), pytest.raises(Refused, match="--allow group-members"):
         stage.drain_locally()
     assert topics.describe(stage.admin, [stage.names.output, stage.names.dead_letter], Deadline(20)) == {}
@@ -112,8 +109,7 @@ def test_a_run_that_is_refused_makes_no_topic(stage: Stage) -> None:
 
 def test_topics_that_were_just_made_are_judged_as_they_are(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not as they were expected: somebody's policy may make them otherwise."""
-    stage.create(1)
-    stage.seed(10)
+    stage.create(1, orders=10)
     create = topics.create
 
     def create_compacted(client: AdminClient, specs: list[TopicSpec], deadline: Deadline) -> None:

@@ -68,8 +68,7 @@ def count_with_aborted(stage: Stage) -> int:
 @pytest.mark.parametrize("point", WORKER_POINTS)
 def test_a_dead_worker_heals_within_the_run_at_every_crash_point(stage: Stage, point: CrashPoint) -> None:
     """Each range's first attempt dies by SIGKILL; the next one's fence and locate tell what is out and what is not."""
-    stage.create(2)
-    stage.seed(40)
+    stage.create(2, orders=40)
     run = stage.drain("--crash-mode", "worker", "--crash-prob", "1.0", "--crash-point", point.value)
     if point in DONE:
         assert Status.ALREADY_DONE in run.statuses()
@@ -83,8 +82,7 @@ def test_a_dead_worker_heals_within_the_run_at_every_crash_point(stage: Stage, p
 def test_a_zombie_that_is_still_alive_is_fenced_at_every_crash_point(any_reader: Stage, point: CrashPoint) -> None:
     """The crashed attempt's producer lives on in this process, its transaction open; the next run does not wait."""
     stage = any_reader
-    stage.create(2)
-    stage.seed(40)
+    stage.create(2, orders=40)
     crashed = stage.drain_locally("--crash-prob", "1.0", "--crash-point", point.value)
     assert crashed.statuses() == {Status.CRASHED}
     enriched = sum(outcome.enriched for outcome in crashed.outcomes)
@@ -131,8 +129,7 @@ def test_a_foreign_holder_of_the_transactional_ids_cannot_break_the_promise(any_
 
 def test_two_attempts_at_the_same_range_at_once_write_it_once(stage: Stage) -> None:
     """What speculation does: the copies run with the same id; one commits, the others are fenced or find it done."""
-    stage.create(1)
-    stage.seed(300)
+    stage.create(1, orders=300)
     settings = stage.settings()
     metadata = position_metadata(check(settings).topics[stage.names.input].topic_id)
     targets = Targets(stage.names.output, stage.names.dead_letter, 0, 0, metadata)
@@ -156,8 +153,7 @@ def test_two_attempts_at_the_same_range_at_once_write_it_once(stage: Stage) -> N
 
 def test_a_plan_that_cuts_a_range_in_two_is_refused_before_it_runs(stage: Stage) -> None:
     """A task that saw half a range would commit all of it."""
-    stage.create(1)
-    stage.seed(100)
+    stage.create(1, orders=100)
     ranges = [OffsetRange(stage.names.input, 0, 0, 100)]
     frame = read_ranges(shared_spark(), stage.connection, stage.names.group, ranges)
     check_one_task_per_range(frame, ranges)
@@ -171,8 +167,7 @@ def test_a_plan_that_cuts_a_range_in_two_is_refused_before_it_runs(stage: Stage)
 
 def test_the_next_job_reads_with_the_consumers_of_the_one_before(stage: Stage) -> None:
     """A following run would else open connections with each cycle, and close them minutes later."""
-    stage.create(2)
-    stage.seed(40)
+    stage.create(2, orders=40)
     spark, port = shared_spark(), int(stage.broker.bootstrap.rpartition(":")[2])
     jvm = psutil.Process(spark.sparkContext._gateway.proc.pid)
 

@@ -164,8 +164,7 @@ def test_other_partition_counts_keep_the_order_per_key_through_a_crash(stage: St
 @PROOF_ALONE
 def test_an_output_left_in_an_open_transaction_is_seen_by_the_brokers_view(stage: Stage) -> None:
     """The check that every scenario ends with goes red when there is something to see."""
-    stage.create(1)
-    stage.seed(5)
+    stage.create(1, orders=5)
     stage.drain()
     stage.proven(inputs=5)
     with upstream(stage, "stray") as stray:

@@ -42,8 +42,7 @@ def delete_group(stage: Stage) -> None:
 
 
 def create_and_drain(stage: Stage, count: int = 40, partitions: int = 2) -> None:
-    stage.create(partitions)
-    stage.seed(count)
+    stage.create(partitions, orders=count)
     stage.drain()
 
 
@@ -74,8 +73,7 @@ def test_what_another_first_run_writes_meanwhile_is_not_taken_for_a_lost_positio
     stage: Stage, policy: OnMissingPosition
 ) -> None:
     """Two runs begin at once: one looks, the other commits, then the first one finds records without a position."""
-    stage.create(2)
-    stage.seed(20)
+    stage.create(2, orders=20)
     settings = replace(stage.settings(), on_missing_position=policy)
     offsets_client = OffsetsClient(settings)
     source = offsets_client.input_topic(Deadline(20))
@@ -121,8 +119,7 @@ def test_retention_past_the_position_is_refused_with_the_lost_range(stage: Stage
 
 def test_retention_before_the_first_run_is_no_loss(stage: Stage) -> None:
     """A group that never stood anywhere begins at the first record there is."""
-    stage.create(2)
-    stage.seed(40)
+    stage.create(2, orders=40)
     for future in stage.admin.delete_records([TopicPartition(stage.names.input, 0, 15)]).values():
         future.result(20)
     stage.drain()
@@ -137,8 +134,7 @@ def test_a_recreated_topic_is_refused_even_where_the_offset_fits(stage: Stage) -
     (metadata,) = {position.metadata for position in committed.values() if position is not None}
     stage.admin.delete_topics([stage.names.input])[stage.names.input].result(20)
     until(lambda: stage.names.input not in stage.admin.list_topics(timeout=10).topics, "the topic's end")
-    stage.create(2)
-    stage.seed(60)
+    stage.create(2, orders=60)
     # A broker forgets the offsets of a deleted topic; one that was down meanwhile, or a mirror, may not.
     until(lambda: set(stage.committed().values()) == {None}, "the old topic's offsets' end")
     with pytest.raises(Refused, match="offsets-vanished: "):
@@ -154,8 +150,7 @@ def test_a_recreated_topic_is_refused_even_where_the_offset_fits(stage: Stage) -
 
 def test_a_position_moved_back_while_running_is_told_and_read_again(stage: Stage) -> None:
     """One truth: an operator's reset takes effect at once, in the running pipeline, and doubles what it doubles."""
-    stage.create(1, output=1)
-    stage.seed(30)
+    stage.create(1, output=1, orders=30)
     stop = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(stage.follow_in_process, stop)
@@ -174,8 +169,7 @@ def test_a_position_moved_back_while_running_is_told_and_read_again(stage: Stage
 
 def test_a_position_moved_forward_is_obeyed_and_the_proof_names_what_was_skipped(stage: Stage) -> None:
     """The outsider decides, and the checker says what it cost: the check of the loss check."""
-    stage.create(1)
-    stage.seed(30)
+    stage.create(1, orders=30)
     move(stage, (0, 10))
     stage.drain()
     code, report = stage.verify()

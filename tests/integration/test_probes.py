@@ -113,8 +113,7 @@ def test_a_transaction_is_counted_as_open_from_its_begin_to_its_end(stage: Stage
 
 def test_an_open_transaction_of_the_totals_is_counted_too(stage: Stage) -> None:
     """Two topics' partitions, each with transactions of its own; the first one's commit is held."""
-    stage.create(1)
-    stage.seed(5)
+    stage.create(1, orders=5)
     stage.drain_locally()
     with WireProxy(stage.broker.bootstrap) as proxy:
         held_commit = proxy.add(Rule(Api.END_TXN, committed=True))
@@ -233,8 +232,7 @@ class _Service(http.server.BaseHTTPRequestHandler):
 
 def test_downstream_programs_tell_the_same(stage: Stage) -> None:
     """One on the consume loop, one with rounds of its own; the ledger has the loop in common with the first."""
-    stage.create()
-    stage.seed(20)
+    stage.create(orders=20)
     stage.drain_locally()
     service = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Service)
     threading.Thread(target=service.serve_forever, daemon=True).start()
@@ -260,23 +258,6 @@ def test_downstream_programs_tell_the_same(stage: Stage) -> None:
             run.ends()
     service.shutdown()
     service.server_close()
-
-
-def test_a_traces_context_travels_with_its_record(stage: Stage) -> None:
-    """`traceparent` and all others of the input stand first, bytes unchanged; with Spark: `test_pipeline_inputs.py`."""
-    stage.create(1)
-    trace = [
-        ("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
-        ("odd", b"\xff"),
-        ("no", None),
-    ]
-    stage.produce(stage.names.input, (0, b"gold-1", ORDER, trace), (0, b"gold-2", b"{", trace), (0, b"gold-3", ORDER))
-    stage.drain_locally()
-    out = [record.headers() or [] for record in stage.records(stage.names.output)]
-    (dead,) = [record.headers() or [] for record in stage.records(stage.names.dead_letter)]
-    assert out[0][:3] == trace
-    assert dead[:3] == trace
-    assert [name for name, _ in out[1]] == ["source.topic", "source.partition", "source.offset"]
 
 
 @pytest.mark.parametrize("reader", ["connector", "direct"])

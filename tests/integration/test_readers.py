@@ -61,8 +61,7 @@ def test_a_tail_gives_each_record_once_and_counts_markers_as_read(stage: Stage) 
 
 def test_a_tail_tells_what_records_weigh_from_the_first_on(stage: Stage) -> None:
     """Not what it had guessed before: a partition's first transaction ended after a fifth of its bytes."""
-    stage.create(1)
-    stage.seed(3000)
+    stage.create(1, orders=3000)
     with contextlib.closing(tail(stage)) as reader:
         parts = read_to_the_end(reader, 3000)
     records = [record for part in parts for record in part.records]
@@ -72,8 +71,7 @@ def test_a_tail_tells_what_records_weigh_from_the_first_on(stage: Stage) -> None
 
 def test_a_tail_whose_position_is_gone_says_so(stage: Stage) -> None:
     """It never starts anywhere else by itself."""
-    stage.create(1)
-    stage.seed(3)
+    stage.create(1, orders=3)
     reader = tail(stage, start=1000)
     with contextlib.closing(reader), pytest.raises(BrewError, match="read of"):
         until(lambda: reader.take(10, 1000, 0.1) is not None, "an answer", 20)
@@ -112,8 +110,7 @@ def _sleep_count(status: Path) -> int:
 
 def test_a_full_reader_rests_as_long_as_it_was_told(stage: Stage) -> None:
     """Most of many readers are full, and wait for their turn: what they do meanwhile costs the one whose turn it is."""
-    stage.create(1)
-    stage.seed(3000)
+    stage.create(1, orders=3000)
     rest_ms = 10 * FULL_MS
     with full_reader(stage, rest_ms) as threads:
         assert seconds_for_wake_ups(threads) > WAKE_UPS * rest_ms / 1000 / 2
@@ -143,8 +140,7 @@ def test_a_kept_reader_gives_each_range_its_records_and_no_other(stage: Stage) -
 
 
 def test_a_reader_that_finds_nothing_gives_up_at_its_deadline_and_when_told(stage: Stage) -> None:
-    stage.create(1)
-    stage.seed(3)
+    stage.create(1, orders=3)
     stop = threading.Event()
     with contextlib.closing(RangeReader(stage.connection, stage.names.input, 0, stage.names.group)) as reader:
         with pytest.raises(DeadlineExceeded, match=r"offsets 0 to 10"):

@@ -43,8 +43,7 @@ def drawn(page: Page) -> dict[str, int]:
 
 def test_a_crash_is_seen_open_then_aborted_and_the_slider_goes_back_to_it(stage: Stage, tmp_path: Path) -> None:
     """First open records that hold back the LSO, then their abort marker and the commit, and a page that replays it."""
-    stage.create(1)
-    stage.seed(ORDERS)
+    stage.create(1, orders=ORDERS)
     crash(stage, tmp_path / "journal")
 
     before = strips(stage)
@@ -136,8 +135,7 @@ def moments_of(page: Page) -> list[dict[str, int]]:
 
 def test_windows_pictures_and_the_terminal(stage: Stage, tmp_path: Path) -> None:
     """A part of a log keeps its fates though the marker lies behind it; a missing topic is told; a bad name refused."""
-    stage.create(1)
-    stage.seed(ORDERS)
+    stage.create(1, orders=ORDERS)
     code, output = pipeline(stage, "xray")
     assert (code, f"unavailable: topic {stage.names.output} does not exist" in output) == (ExitCode.DONE, True), output
     stage.drain_locally()

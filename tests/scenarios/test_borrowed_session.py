@@ -60,8 +60,7 @@ def test_a_run_works_on_the_session_that_is_there_and_leaves_it_as_it_was(stage:
 
     A session without the connector is refused for the reader that needs it, with the package to add.
     """
-    stage.create(2)
-    stage.seed(40)
+    stage.create(2, orders=40)
     ran = _inside(stage, reader)
     lines = ran.out.splitlines()
     assert lines[0] == "run 0 40"
@@ -107,8 +106,7 @@ print("second", second.stop().records)
 @pytest.mark.usefixtures("quick_jvms")
 def test_pipelines_of_one_process_start_spark_again_and_share_it_while_they_overlap(stage: Stage) -> None:
     """After a run, or a start that failed, the next one called a JVM that had ended, or one with the old settings."""
-    stage.create(1)
-    stage.seed(40)
+    stage.create(1, orders=40)
     names = stage.names
     ran = stage.run([sys.executable, "-c", _PIPELINES, stage.broker.bootstrap, names.input, names.output])
     assert ran.code == 0, ran.text

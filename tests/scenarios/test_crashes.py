@@ -36,8 +36,7 @@ kills ten times at each point through Spark.
 
 def test_five_certain_crashes_in_a_row_lose_and_double_nothing(stage: Stage) -> None:
     """Each run fences the one before and dies at the same place; the sixth may live, and brings everything out once."""
-    stage.create()
-    stage.seed(100)
+    stage.create(orders=100)
     left = 0
     for _ in range(5):
         ran = stage.pipeline("--crash-prob", "1.0", *ALONE)
@@ -56,8 +55,7 @@ def test_five_certain_crashes_in_a_row_lose_and_double_nothing(stage: Stage) -> 
 @pytest.mark.parametrize("point", list(CrashPoint))
 def test_a_crash_at_this_point_ends_with_2_and_the_next_run_heals_it(stage: Stage, point: CrashPoint) -> None:
     """The 💥 line says what the crash left in the log: records that wait, that are out, or whose commit is unknown."""
-    stage.create(2)
-    stage.seed(40)
+    stage.create(2, orders=40)
     engine = () if point in THROUGH_SPARK else ALONE
     ran = stage.pipeline("--crash-prob", "1.0", "--crash-point", point.value, *engine)
     assert ran.code == 2, ran.text
@@ -79,8 +77,7 @@ def test_a_crash_at_this_point_ends_with_2_and_the_next_run_heals_it(stage: Stag
 
 def test_a_run_whose_workers_die_in_mid_transaction_heals_itself(stage: Stage) -> None:
     """CRASH_MODE=worker: every range's first attempt is killed with its worker, and the same run still exits 0."""
-    stage.create()
-    stage.seed(60)
+    stage.create(orders=60)
     ran = stage.run(stage.make_command("run-pipeline-crash", CRASH_PROB="1.0", CRASH_MODE="worker"))
     assert ran.code == 0, ran.text
     assert "💥" not in ran.out
@@ -110,8 +107,7 @@ def is_in_a_transaction(stage: Stage, program: Running) -> bool:
 def test_kill_9_at_random_moments_under_load_time_after_time(stage: Stage) -> None:
     """Driver, JVM and workers die in the middle of a long backlog; each round goes on from Kafka's answer."""
     chance = random.Random(20)
-    stage.create()
-    stage.seed(30_000)
+    stage.create(orders=30_000)
     last: dict[int, int] = {}
     for _ in range(ROUNDS):
         with stage.follow("--follow", "--max-records-per-transaction", "50") as program:
@@ -134,8 +130,7 @@ def test_a_worker_a_driver_and_a_jvm_that_die_alone_leave_nothing_behind(stage: 
     A worker's partitions go on elsewhere. Without its driver the JVM ends with its workers; without its JVM the driver
     ends with one sentence.
     """
-    stage.create()
-    stage.seed(8_000)
+    stage.create(orders=8_000)
     with stage.follow("--follow", *SMALL) as program:
         program.await_cycle()
         max(program.processes_with("pyspark.daemon"), key=lambda process: process.create_time()).kill()
@@ -163,8 +158,7 @@ def test_a_worker_a_driver_and_a_jvm_that_die_alone_leave_nothing_behind(stage: 
 
 def test_two_pipelines_with_the_same_group_at_once_write_everything_once(stage: Stage) -> None:
     """One on Spark, one without; they fence each other or find ranges done by the other, and orders come until then."""
-    stage.create()
-    stage.seed(20)
+    stage.create(orders=20)
     seeded = 20
     with ExitStack() as stack:
         on_spark = stack.enter_context(stage.follow("--follow", *SMALL))

@@ -43,8 +43,7 @@ def test_a_killed_executor_and_speculation_change_nothing(stage: Stage) -> None:
 @pytest.mark.usefixtures("quick_jvms")
 def test_a_cluster_without_room_for_an_executor_ends_the_run_when_patience_does(stage: Stage, reader: str) -> None:
     """Spark waits for one without limit, and says nothing at our log level."""
-    stage.create()
-    stage.seed(10)
+    stage.create(orders=10)
     options = ["--reader", reader, "--master", "local-cluster[1,1,1024]", "--conf", "spark.executor.cores=2"]
     ran = stage.pipeline(*options, "--patience", "3", seconds=90)
     assert ran.code == ExitCode.REFUSED, ran.text

@@ -51,8 +51,7 @@ def test_an_interrupted_drain_ends_clean_with_128_and_the_signals_number(
     stage: Stage, master: str, reader: str, number: signal.Signals, to: str
 ) -> None:
     """PySpark takes SIGINT for itself when a context starts: a run that lets it leaves its transactions open."""
-    stage.create()
-    stage.seed(ORDERS)
+    stage.create(orders=ORDERS)
     with stage.follow("--master", master, "--reader", reader, *SMALL) as program:
         program.await_cycle()
         ran, took = interrupted(program, number, to)
@@ -66,8 +65,7 @@ def test_an_interrupted_drain_ends_clean_with_128_and_the_signals_number(
 
 def test_ctrl_c_ends_a_following_run_with_0(stage: Stage) -> None:
     """It was told to go on until it is told to stop: that is its end."""
-    stage.create()
-    stage.seed(20)
+    stage.create(orders=20)
     with stage.follow("--follow", "--master", "none", *SMALL) as program:
         program.await_cycle()
         ran, took = interrupted(program, signal.SIGINT, "group")
@@ -79,8 +77,7 @@ def test_ctrl_c_ends_a_following_run_with_0(stage: Stage) -> None:
 @pytest.mark.usefixtures("quick_jvms")
 def test_ctrl_c_on_submit_is_spark_submits_and_the_next_run_heals_it(stage: Stage) -> None:
     """spark-submit takes our place, and ends with its JVM at once: the next run heals it, as after a crash."""
-    stage.create()
-    stage.seed(ORDERS)
+    stage.create(orders=ORDERS)
     with stage.python("pipeline", "submit", *stage.options(), "--master", "local[2]", *SMALL[:2]) as program:
         program.await_cycle()
         ran, took = interrupted(program, signal.SIGINT, "group")
@@ -95,8 +92,7 @@ def test_ctrl_c_on_submit_is_spark_submits_and_the_next_run_heals_it(stage: Stag
 
 def test_ctrl_c_through_make_leaves_nothing_open(stage: Stage) -> None:
     """The terminal interrupts make, too, which waits for the program and ends by the signal itself."""
-    stage.create()
-    stage.seed(ORDERS)
+    stage.create(orders=ORDERS)
     with stage.start(stage.make_command("run-pipeline", MASTER="none", FOLLOW="1")) as program:
         program.await_cycle()
         ran, took = interrupted(program, signal.SIGINT, "group")

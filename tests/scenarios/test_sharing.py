@@ -143,8 +143,7 @@ def test_who_ends_hands_over_at_once_and_who_joins_gets_a_part(stage: Stage) -> 
 
 def test_drivers_that_drain_end_when_all_is_drained_whoever_did_it(stage: Stage) -> None:
     """Also where one of them is killed on the way: the other does its part, and only then ends with 0."""
-    stage.create(PARTITIONS)
-    stage.seed(1_600)
+    stage.create(PARTITIONS, orders=1_600)
     with driver(stage, 0, *TINY) as first:
         first.await_cycle()
         stage.seed(400, "--start", "1600")  # behind the first one's goal: whatever it does, the others have a part

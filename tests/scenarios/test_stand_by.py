@@ -129,8 +129,7 @@ def test_a_paused_group_works_nowhere_until_the_pause_is_ended(stage: Stage) -> 
 
 def test_drivers_that_drain_end_one_after_the_other(stage: Stage) -> None:
     """Who becomes leader when all is done finds that, and ends with 0."""
-    stage.create()
-    stage.seed(400)
+    stage.create(orders=400)
     with ExitStack() as stack:
         programs = [stack.enter_context(stage.python(*words)) for words in drivers(stage, 3)]
         results = [program.wait(30) for program in programs]
