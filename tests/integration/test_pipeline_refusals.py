@@ -183,7 +183,7 @@ def test_a_drain_gives_up_on_an_upstream_transaction_that_does_not_end(stage: St
     stage.seed(20, "--transactional", "--leave-open", "--transaction-timeout-s", "600")
     run = DrainView()
     with pytest.raises(Refused, match="held back by an open upstream transaction"):
-        stage.drain("--blocked-patience", "5", view=run)
+        stage.drain("--blocked-patience", "2", view=run)
     transactional_id = f"seed:{stage.names.input}:open"
     assert any(transactional_id in note for note in run.notes), run.notes
     assert stage.outputs() == 20

@@ -149,6 +149,7 @@ def test_a_no_is_waited_for_ten_seconds_at_most(clock: Clock, patience_s: float,
     patience.failed("partition 0", detail)
     clock.now += until_s
     assert patience.failed("partition 0", detail) > 0
+    assert patience.failures == 2
     clock.now += 0.1
     with pytest.raises(Refused, match="no progress for ") as caught:
         patience.failed("partition 0", detail)

@@ -52,18 +52,6 @@ def test_patience_counts_from_the_first_failure_in_a_row_and_being_held_back_end
         held_back.blocked([3])
 
 
-def test_a_good_survey_ends_the_row_of_failures(clock: SimpleNamespace) -> None:
-    patience = GiveUpPolicy(settings(patience_s=60))
-    patience.failed("survey", "once")
-    clock.now += 59
-    patience.succeeded()
-    clock.now += 10
-    patience.failed("survey", "a new row")
-    clock.now += 59
-    patience.failed("survey", "within the new row's patience")
-    assert patience.failures == 2
-
-
 def test_a_crash_on_purpose_lets_the_other_lane_finish_its_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the number that the crash announces would miss what the other one still writes."""
     context = run_context(settings(), goals={0: 100})
