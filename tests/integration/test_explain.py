@@ -17,6 +17,7 @@ from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
 from brew.kafka.cluster_admin import set_offsets
 from brew.names import ExitCode
+from brew.offsets import SourcePosition
 from operations.explain import search
 from pipeline.__main__ import cli
 
@@ -138,6 +139,26 @@ def test_a_topic_that_does_not_exist_is_refused(stage: Stage) -> None:
     for argument in ("gold-1", "brew-nowhere/0/1"):
         code, text = pipeline(stage, "explain", argument, "--input", "brew-nowhere")
         assert (code, "'brew-nowhere' does not exist" in text) == (ExitCode.REFUSED, True), text
+
+
+def test_a_planted_duplicate_is_told_as_what_it_is(stage: Stage) -> None:
+    """The same source position written once more by somebody else, outside of any transaction and inside of one."""
+    stage.create(1)
+    stage.produce(stage.names.input, (0, b"gold-1", b'{"customer_id":"c-1"}'))
+    stage.drain_locally()
+    markers_written(stage.connection, stage.names.output)
+    headers = SourcePosition(stage.names.input, 0, 0).headers()
+    with upstream(stage, "planter") as writer:
+        writer.begin_transaction()
+        writer.produce(stage.names.output, b"{}", b"gold-1", 0, headers=headers)
+        assert writer.flush(20) == 0
+        writer.commit_transaction(20)
+    markers_written(stage.connection, stage.names.output)
+    report = json_of(stage, "explain", "gold-1", code=1)
+    (order,) = report["orders"]
+    assert (order["answer"], report["verdict"]["verdict"]) == ("twice", "delivered-twice")
+    assert "in 2 transactions of" in order["why"], order["why"]
+    assert "two groups, or two programs, write to this topic" in order["why"], order["why"]
 
 
 def test_show_tells_each_records_fate_and_its_bytes(stage: Stage) -> None:

@@ -129,6 +129,19 @@ def test_an_exception_ends_the_run_by_its_record_and_nothing_of_the_range_is_vis
     proven(stage, function, inputs=4, transformed=3, dead_letters=1, outputs=5)
 
 
+def test_a_run_that_rejects_all_says_so_by_the_functions_reason(stage: Stage) -> None:
+    create_with_clicks(stage, *[NO_URL] * 100)
+    with pytest.raises(Refused, match=r"all-rejected: the first 100 records were all rejected, 100 of them as no-url"):
+        stage.drain(*options(stage))
+
+
+def test_a_topic_that_was_not_named_ends_the_run_with_the_option_to_add(stage: Stage) -> None:
+    create_with_clicks(stage, LATE)
+    with pytest.raises(TransformFailed, match=rf"--also-output {late_topic(stage)}"):
+        stage.drain("--transform", ADD_DOMAIN)
+    assert stage.records(stage.names.output) == []
+
+
 def test_output_that_went_to_another_topic_alone_is_found_when_the_position_is_gone(stage: Stage) -> None:
     """Else a run without its offsets would write all of it again: the output topic itself holds none of it."""
     create_with_clicks(stage, *[LATE] * 5)
@@ -142,6 +155,35 @@ def test_output_that_went_to_another_topic_alone_is_found_when_the_position_is_g
 
 
 # The proof is red where something is wrong.
+
+
+def _write_output_again(stage: Stage, change: bytes | None = None) -> None:
+    """Write an output once more, with its headers; in another transaction, as a broken pipeline would."""
+    record = stage.records(stage.names.output)[0]
+    value = record.value() if change is None else change
+    row = (record.partition(), record.key(), value, record.headers(), record.timestamp()[1])
+    stage.produce(stage.names.output, row)
+
+
+@PROOF_ALONE
+def test_a_doubled_output_is_red(stage: Stage) -> None:
+    create_with_clicks(stage, PLAIN, FAN_OUT)
+    stage.drain(*options(stage))
+    _write_output_again(stage)
+    code, report = verify(stage)
+    assert (code, report["totals"]["duplicate-output"]) == (1, 1)
+
+
+@PROOF_ALONE
+def test_a_lost_output_is_red(stage: Stage) -> None:
+    """The group's position is moved over records that nobody wrote."""
+    create_with_clicks(stage, PLAIN, FAN_OUT)
+    stage.drain(*options(stage))
+    write_clicks(stage, FAN_OUT, partitions=1)
+    reset = ("--group", stage.names.group, "--topic", stage.names.input, "--reset-offsets", "--to-latest", "--execute")
+    stage.tool("kafka-consumer-groups", *reset)
+    code, report = verify(stage)
+    assert (code, report["totals"]["lost-output"]) == (1, 1)
 
 
 @PROOF_ALONE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import TopicPartition
 from harness.operate import pipeline
 from harness.pipeline import Ran, Stage
 
@@ -59,6 +60,38 @@ def test_no_broker_no_topic_and_no_master_are_refused_with_3(stage: Stage) -> No
         for program in (run, proof, downstream):
             assert refused(program.wait(60), "localhost:1", "make up") == (ExitCode.REFUSED, [])
     assert refused(stage.pipeline(), stage.names.input, "make topic-create-all") == (ExitCode.REFUSED, [])
-    stage.create(1, orders=3)
+    stage.create(1)
+    stage.seed(3)
     ran = stage.pipeline("--master", "spark://localhost:1")
     assert refused(ran, "spark://localhost:1", "MASTER") == (ExitCode.REFUSED, [])
+
+
+def test_vanished_offsets_end_with_3_and_restore_goes_on_exactly_once(stage: Stage) -> None:
+    """Kafka's own tool deletes the group's offsets; the sentence names both ways out, and the first one holds."""
+    stage.create(2)
+    stage.seed(40)
+    stage.drain_locally()
+    output = stage.tool(
+        "kafka-consumer-groups", "--delete-offsets", "--group", stage.names.group, "--topic", stage.names.input
+    )
+    assert "Successful" in output, output
+    stage.seed(10)
+    ran = stage.pipeline()
+    assert refused(ran, "offsets-vanished", "--on-missing-position restore", "start-over") == (ExitCode.REFUSED, [])
+    assert stage.outputs() == 40
+    stage.drain_locally("--on-missing-position", "restore")
+    stage.proven(inputs=50, outputs=50)
+
+
+def test_a_range_that_retention_took_ends_with_3_and_names_it(stage: Stage) -> None:
+    """What is lost is said with its offsets before a single record is written."""
+    stage.create(1)
+    stage.seed(10)
+    stage.drain_locally()
+    stage.seed(10)
+    stage.admin.delete_records([TopicPartition(stage.names.input, 0, 13)])[
+        TopicPartition(stage.names.input, 0, 13)
+    ].result(20)
+    ran = stage.pipeline("--master", "none")
+    assert refused(ran, "input-lost", "[10, 13) are gone", "--to-earliest") == (ExitCode.REFUSED, [])
+    assert stage.outputs() == 10
