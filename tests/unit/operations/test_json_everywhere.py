@@ -159,8 +159,10 @@ def test_a_folder_that_can_not_be_made_is_refused_in_one_sentence(
     [
         *(
             (f"call --url http://localhost {option} {value}", f"Invalid value for '{option}'")
-            for option, value in {"--batch": 1000001, "--max-poll-interval-s": 86401}.items()
-            | {"--session-timeout-s": 3601, "--timeout-s": 3601}.items()
+            for option, value in (
+                *(("--batch", 1000001), ("--max-poll-interval-s", 86401)),
+                *(("--session-timeout-s", 3601), ("--timeout-s", 3601)),
+            )
         ),
         ("receive", "--database (DATABASE_URL) is missing"),
         ("receive --store redis", "--redis (REDIS_URL) is missing"),
