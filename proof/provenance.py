@@ -1,13 +1,15 @@
 """
 The origin of a result: commit, hash of the kernel's source files, versions.
 
-The kernel is every module of ours that takes part in a transaction: the modules below and all that they import, with
-the sink's for the sink's cells. A result is valid only for the kernel with its hash, which a wheel has, too.
+The kernel is every module of ours that takes part in a transaction: the modules below and all that they import. The
+sink's cells add the sink's modules, and those with one writer do without what only writing tasks run. A result is valid
+only for the kernel with its hash. An installed wheel has no commit, but still has the hash.
 """
 
 from __future__ import annotations
 
 import ast
+import enum
 import functools
 import hashlib
 import importlib.metadata
@@ -27,13 +29,30 @@ from brew.jvm.dependencies import Part
 ROOT = Path(__file__).resolve().parents[1]
 UNKNOWN = "unknown"
 _KERNEL = ("brew.transaction", "brew.range_transaction", "brew.kafka.transaction")
-_SINK = (*_KERNEL, "brew.sink.sink", "brew.sink.shared", "brew.kafka.shared_writer", "brew.kafka.arrow_batches")
+_SINK = (*_KERNEL, "brew.sink.sink")
+_TASKS = ("brew.sink.shared", "brew.sink.tasks", "brew.kafka.shared_writer", "brew.kafka.arrow_batches")
 _BESIDE = ("brew.claims.", "brew.observability.")
 """Imported for the sink's settings and probes, but not part of a transaction."""
-SINK_ROWS = {"F39", "F40", "F41", "F42", "F43"}
+_SINK_ROWS = {"F39", "F40", "F41", "F42", "F43"}
+_ONE_WRITER = "-one"
 _PARSING = threading.Lock()  # Python 3.11's parser fails if two threads parse at once, as a campaign's lanes do
 _PACKAGES = ("confluent-kafka", "kafka-python", "pyspark")
 _GIT_S, _SHOWN = 10.0, 12
+
+
+class Kernel(enum.Enum):
+    """The part of the program whose transactions a cell is about."""
+
+    RANGES = enum.auto()
+    SINK_ONE = enum.auto()
+    SINK_TASKS = enum.auto()
+
+    @classmethod
+    def of(cls, row: str, name: str) -> Self:
+        """Return the part that a cell of this row and name is about."""
+        if row not in _SINK_ROWS:
+            return cls.RANGES
+        return cls.SINK_ONE if name.endswith(_ONE_WRITER) else cls.SINK_TASKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,37 +64,38 @@ class MadeWith:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def now(cls, *, our_program: bool = True, our_brokers: bool = True, sink: bool = False) -> Self:
+    def now(cls, *, our_program: bool = True, our_brokers: bool = True, kind: Kernel = Kernel.RANGES) -> Self:
         known = versions() | ({} if our_brokers else {"kafka": UNKNOWN})
-        return cls(commit() if our_program else UNKNOWN, kernel(sink=sink) if our_program else UNKNOWN, known)
+        return cls(commit() if our_program else UNKNOWN, kernel(kind=kind) if our_program else UNKNOWN, known)
 
 
-def kernel_modules(root: Path = ROOT, *, sink: bool = False) -> dict[str, Path]:
-    """Return the kernel's files by module name, with ``sink`` also the sink's."""
+def kernel_modules(root: Path = ROOT, *, kind: Kernel = Kernel.RANGES) -> dict[str, Path]:
+    """Return the kernel's files by module name."""
     modules: dict[str, Path] = {}
-    begin = _SINK if sink else _KERNEL
+    begin = {Kernel.RANGES: _KERNEL, Kernel.SINK_ONE: _SINK, Kernel.SINK_TASKS: _SINK + _TASKS}[kind]
+    without = _TASKS if kind is Kernel.SINK_ONE else ()
     left = list(begin)
     while left:
         name = left.pop()
         path = root.joinpath(*name.split(".")).with_suffix(".py")
-        if name in modules or name.startswith(_BESIDE) or (not path.is_file() and name not in begin):
+        if name in modules or name.startswith((*_BESIDE, *without)) or (not path.is_file() and name not in begin):
             continue
         modules[name] = path
         left += _imports(path)
     return dict(sorted(modules.items()))
 
 
-def kernel(root: Path = ROOT, *, sink: bool = False) -> str:
+def kernel(root: Path = ROOT, *, kind: Kernel = Kernel.RANGES) -> str:
     """Return the first hex digits of the hash of the kernel's code, without comments and docstrings."""
     digest = hashlib.sha256()
-    for name, path in kernel_modules(root, sink=sink).items():
+    for name, path in kernel_modules(root, kind=kind).items():
         digest.update(f"{name}\n".encode() + hashlib.sha256(_code(path)).digest())
     return digest.hexdigest()[:_SHOWN]
 
 
 def kernels() -> set[str]:
-    """Return the current kernel's hashes, without and with the sink."""
-    return {kernel(), kernel(sink=True)}
+    """Return the current kernel's hashes, one for each part."""
+    return {kernel(kind=kind) for kind in Kernel}
 
 
 def _parsed(path: Path) -> ast.Module:

@@ -37,7 +37,7 @@ from proof.campaign.cluster import ExternalCluster, Sandbox
 from proof.campaign.effects import HOLDERS
 from proof.campaign.runner import RunSettings, run
 from proof.campaign.stage import WRITER
-from proof.provenance import SINK_ROWS, MadeWith
+from proof.provenance import Kernel, MadeWith
 
 THEMES = (
     *("writer", "wire", "broker", "kafka", "payload", "spark", "ledger", "downstream", "claims"),
@@ -144,7 +144,7 @@ def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable
     if not plan.resume:
         (folder / LINES).unlink(missing_ok=True)
     # Results from another kernel prove nothing about this one, so those cells run again.
-    done = finished_results(folder, {_made_with(plan, sink=sink).kernel for sink in (False, True)})
+    done = finished_results(folder, {_made_with(plan, kind).kernel for kind in Kernel})
     began, clock = datetime.now(UTC), time.monotonic()
     campaign, numbers = _Campaign(plan, done, starts, ends), range(plan.at_once)
     # Daemons, so that a campaign that is told to end does not wait for its cells; their programs end with it, and each
@@ -162,7 +162,8 @@ def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable
         campaign.left.clear()
         for number in numbers:
             campaign.close(number)
-        about = campaign_metadata(plan.command, began, time.monotonic() - clock, plan.seeds, _made_with(plan))
+        seconds, made_with = time.monotonic() - clock, _made_with(plan, Kernel.RANGES)
+        about = campaign_metadata(plan.command, began, seconds, plan.seeds, made_with)
         write_file(folder / WHOLE, about, done)
     for error in campaign.errors:
         raise error
@@ -189,7 +190,7 @@ class _Campaign:
             while (taken := self._take(last=number % 2 == 1)) is not None:
                 cell, seed = taken
                 cluster = ExternalCluster("") if cell.not_applicable else self._cluster(number)
-                made_with = _made_with(plan, sink=cell.row in SINK_ROWS)
+                made_with = _made_with(plan, Kernel.of(cell.row, cell.name))
                 result = replace(run(cell, seed, cluster, plan.settings), **asdict(made_with))
                 if not result.as_expected:
                     self.close(number)  # its brokers may be in any state
@@ -224,5 +225,5 @@ class _Campaign:
             cluster.close()
 
 
-def _made_with(plan: Plan, *, sink: bool = False) -> MadeWith:
-    return MadeWith.now(our_program=plan.settings.program == WRITER, our_brokers=plan.bootstrap is None, sink=sink)
+def _made_with(plan: Plan, kind: Kernel) -> MadeWith:
+    return MadeWith.now(our_program=plan.settings.program == WRITER, our_brokers=plan.bootstrap is None, kind=kind)

@@ -113,7 +113,7 @@ def test_a_killed_campaign_takes_its_brokers_down(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def _kernel_is_not_hashed_for_each_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(campaign, "_made_with", lambda _plan, **_: MadeWith("commit", "kernel", {}))
+    monkeypatch.setattr(campaign, "_made_with", lambda *_: MadeWith("commit", "kernel", {}))
 
 
 def _cell(name: str, meet: Callable[[], object]) -> Cell:

@@ -27,7 +27,7 @@ from proof.campaign.cells.ledger import ReplyDroppingProxy
 from proof.campaign.runner import RunSettings
 from proof.claims.members import Races
 from proof.commands import claims
-from proof.provenance import MadeWith, kernel, kernel_modules, kernels
+from proof.provenance import Kernel, MadeWith, kernel, kernel_modules, kernels
 from proof.report.results import Result, read
 from proof.report.summary import CriterionResult, acceptance_criteria
 from tests.kills import __main__ as kills
@@ -160,13 +160,31 @@ def test_the_kernel_is_what_runs_when_a_range_is_transacted() -> None:
 
 
 def test_the_sinks_cells_are_of_a_kernel_with_the_sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change of the sink says nothing about the other cells."""
-    added = set(kernel_modules(sink=True)) - set(kernel_modules())
-    assert added > {"brew.sink.position", "brew.sink.rows", "brew.sink.batch", "brew.kafka.shared_transaction"}
-    assert kernels() == {kernel(), kernel(sink=True)}
-    monkeypatch.setattr(campaign, "SINK_ROWS", {QUIET.row})
+    """A change of the sink says nothing about the other cells, and one of tasks that write nothing about one writer."""
+    ranges, one, tasks = (set(kernel_modules(kind=kind)) for kind in Kernel)
+    assert one - ranges > {"brew.sink.position", "brew.sink.rows", "brew.sink.batch", "brew.kafka.sink_transaction"}
+    assert tasks - one == {
+        *("brew.sink.shared", "brew.sink.tasks"),
+        *("brew.kafka.shared_transaction", "brew.kafka.shared_writer", "brew.kafka.arrow_batches"),
+    }
+    assert ranges < one < tasks
+    assert kernels() == {kernel(kind=kind) for kind in Kernel}
+    monkeypatch.setattr(provenance, "_SINK_ROWS", {QUIET.row})
     (result,) = run_campaign(_plan(tmp_path), lambda _cell, _seed: None, lambda _result: None)
-    assert result.kernel == kernel(sink=True) != kernel()
+    assert result.kernel == kernel(kind=Kernel.SINK_TASKS) not in {kernel(), kernel(kind=Kernel.SINK_ONE)}
+
+
+@pytest.mark.parametrize(
+    ("row", "name", "kind"),
+    [
+        ("F01", "F01-one", Kernel.RANGES),
+        ("F39", "F39-copy-one", Kernel.SINK_ONE),
+        ("F39", "F39-copy-tasks", Kernel.SINK_TASKS),
+        ("F43", "F43-deleted", Kernel.SINK_TASKS),
+    ],
+)
+def test_a_cells_kernel_is_known_by_its_row_and_name(row: str, name: str, kind: Kernel) -> None:
+    assert Kernel.of(row, name) is kind
 
 
 def test_the_same_files_have_the_same_hash_wherever_they_are(copied: Path) -> None:
@@ -221,7 +239,7 @@ def test_a_resumed_campaign_repeats_what_another_kernel_did(tmp_path: Path, monk
     for _ in range(2):
         run_campaign(plan, lambda cell, _seed: began.append(cell.name), lambda _result: None)
     assert began == ["a"]
-    monkeypatch.setattr(campaign, "_made_with", lambda _plan, **_: MadeWith("c", "another", {}))
+    monkeypatch.setattr(campaign, "_made_with", lambda *_: MadeWith("c", "another", {}))
     done = run_campaign(plan, lambda cell, _seed: began.append(cell.name), lambda _result: None)
     assert (began, [one.kernel for one in done]) == (["a", "a"], ["another"])
 
