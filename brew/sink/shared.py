@@ -9,6 +9,7 @@ duplicate whatever the batch holds, so a repeated attempt would lose rows silent
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -88,18 +89,22 @@ class SharedWriter:
         known = {} if job.topic is None else {job.topic: job.partitions(job.topic)}
         encode = functools.partial(encoded_rows, job, functools.partial(partition_count, job, epoch, known))
         speculation = frame.sparkSession.sparkContext.getConf().get(_SPECULATION, "false").lower() == "true"
+        frame = _without_null_headers(frame)
         shuffled = self._always_shuffle or not _stays(frame)
         task = functools.partial(write_share, job, epoch, None if shuffled else encode, speculation=speculation)
         ready = _shuffled(in_few_tasks(frame).mapInArrow(encode, _ENCODED), known) if shuffled else frame
         rows = ready.mapInArrow(task, RESULT_SCHEMA).collect()
         shares = [Result.decoded(bytes(row.result)) for row in rows]
         checked(shares)
-        for stage in {share.stage for share in shares}:
+        for stage, reports in Counter(share.stage for share in shares).items():
             if was_repeated(frame, stage):
                 raise Abortable(
                     f"produce: Spark repeated stage {stage}, or has forgotten it already (spark.ui.retainedStages, by "
                     "default 1000); a repeated task must not write in one epoch"
                 )
+            tasks = getattr(frame.sparkSession.sparkContext.statusTracker().getStageInfo(stage), "numTasks", None)
+            if reports != tasks:  # a task's failure is in its report only
+                raise Abortable(f"produce: {reports} of {tasks} tasks of stage {stage} reported what they wrote")
         return sum(share.rows for share in shares)
 
 
@@ -132,6 +137,18 @@ def _stays(frame: DataFrame) -> bool:
     A copy keeps the source's partitions. `checked` notices if that was wrong.
     """
     return ("partition" in frame.columns and is_narrow(frame)) or tasks_of(frame) <= 1
+
+
+def _without_null_headers(frame: DataFrame) -> DataFrame:
+    """
+    Give rows without headers an empty list of them, which is the same to Kafka.
+
+    Spark asks for an Arrow batch's size after each row, and Arrow's lists then pass all rows since the last list that
+    is not null: without this, a copy of 4,000,000 rows took 2.1 times as much of the processor (local[2]).
+    """
+    if "headers" not in frame.columns:
+        return frame
+    return frame.withColumn("headers", sf.coalesce("headers", sf.array()))
 
 
 def _shuffled(encoded: DataFrame, known: Mapping[str, int]) -> DataFrame:

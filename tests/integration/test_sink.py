@@ -16,6 +16,7 @@ from aiokafka.partitioner import murmur2
 from harness.operate import json_of, pipeline
 from harness.pipeline import Stage
 from harness.sinks import WORDS, SinkStage, numbers
+from pyspark import TaskContext
 from pyspark.sql import functions as sf
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
@@ -275,6 +276,47 @@ def test_a_task_that_miscounts_its_records_ends_the_batch(
             it.run(it.copied(), it.sink())
     assert (it.values(), it.position()) == (Counter(), None)
     it.run(it.copied(), it.sink())
+    assert it.values() == numbers(90)
+
+
+def test_a_task_whose_report_is_lost_ends_the_batch(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that fails tells it in its report: without one, the batch was committed without the task's rows."""
+    it, write_share = make("tasks"), shared.write_share
+
+    def fail_without_report(*arguments: Any, speculation: bool) -> Iterator[pa.RecordBatch]:
+        if TaskContext.get().partitionId():
+            yield from write_share(*arguments, speculation=speculation)
+        else:
+            for _ in arguments[-1]:
+                pass
+
+    it.feed(90)
+    rows = it.source().select(sf.col("value").alias("key"), "value")
+    with monkeypatch.context() as patch:
+        patch.setattr(shared, "write_share", fail_without_report)
+        with pytest.raises(Refused, match=r"1 of 2 tasks of stage .* reported what they wrote"):
+            it.run(rows, it.sink(attempts=1))
+    assert (it.values(), it.position()) == (Counter(), None)
+    it.run(rows, it.sink())
+    assert it.values() == numbers(90)
+
+
+def test_rows_without_headers_reach_the_tasks_with_an_empty_list(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With null, Spark's look at an Arrow batch's size after each row is quadratic (`_without_null_headers`)."""
+    it, encoded_rows = make("tasks"), shared.encoded_rows
+
+    def refuse_nulls(*arguments: Any) -> Iterator[pa.RecordBatch]:
+        *rest, batches = arguments
+        looked = list(batches)
+        if any(batch.column("headers").null_count for batch in looked):
+            raise ValueError("headers are null")
+        yield from encoded_rows(*rest, iter(looked))
+
+    it.feed(90)
+    rows = it.copied().withColumn("headers", sf.lit(None).cast("array<struct<key:string,value:binary>>"))
+    with monkeypatch.context() as patch:
+        patch.setattr(shared, "encoded_rows", refuse_nulls)
+        it.run(rows, it.sink(headers=False))
     assert it.values() == numbers(90)
 
 

@@ -359,20 +359,28 @@ def test_tasks_write_in_the_epoch_of_their_attempts_fence_and_an_overlap_shuffle
     frame.write.format.assert_called_once_with("noop")
 
 
-def test_a_stage_that_spark_ran_twice_or_has_forgotten_ends_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Brokers drop a repeated task's records as duplicates, whatever they hold."""
-    frame, found = Mock(), {1: SimpleNamespace(currentAttemptId=0), 2: SimpleNamespace(currentAttemptId=1)}
+def test_a_stage_that_spark_ran_twice_or_has_forgotten_or_whose_reports_are_not_all_there_ends_the_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Brokers drop a repeated task's records as duplicates, whatever they hold; a failure is only in its report."""
+    found = {
+        1: SimpleNamespace(currentAttemptId=0, numTasks=1),
+        2: SimpleNamespace(currentAttemptId=1, numTasks=1),
+        4: SimpleNamespace(currentAttemptId=0, numTasks=2),
+    }
+    frame = Mock(columns=["value"])
     frame.sparkSession.sparkContext.getConf.return_value.get.return_value = "false"
     frame.sparkSession.sparkContext.statusTracker.return_value.getStageInfo = found.get
     monkeypatch.setattr(shared, "_stays", lambda _: True)
     monkeypatch.setattr(shared, "SharedTransaction", Mock())
-    for stage in (1, 2, 3):
+    errors = {2: "repeated stage 2", 3: "repeated stage 3", 4: "1 of 2 tasks of stage 4 reported"}
+    for stage in (1, 2, 3, 4):
         result = SimpleNamespace(result=Result(Status.WRITTEN, 4, stage=stage).encoded())
         frame.mapInArrow.return_value.collect.return_value = [result]
-        if stage == 1:
+        if stage not in errors:
             assert SharedWriter(JOB)._run_tasks(frame, JOB, EPOCH) == 4
         else:
-            with pytest.raises(Abortable, match=f"repeated stage {stage}"):
+            with pytest.raises(Abortable, match=errors[stage]):
                 SharedWriter(JOB)._run_tasks(frame, JOB, EPOCH)
 
 
