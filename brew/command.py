@@ -131,15 +131,28 @@ class _FiniteRange(click.FloatRange):
 
 def dressed(command: click.Command, wording: Callable[[str], str] = str) -> click.Command:
     """Return a copy of ``command`` and its subcommands in the common layout; ``wording`` is applied to help texts."""
-    made = copy.copy(command)
-    made.params = [_dressed_parameter(param, command.name or "", wording) for param in command.params]
-    made.help = wording(command.help) if command.help else command.help
-    made.epilog = wording(command.epilog) if command.epilog else command.epilog
-    if isinstance(made, click.Group):
-        made.commands = {name: dressed(subcommand, wording) for name, subcommand in made.commands.items()}
-    else:
-        made.__class__ = Command
-    return made
+    params = [_dressed_parameter(param, command.name or "", wording) for param in command.params]
+    text = wording(command.help) if command.help else command.help
+    epilog = wording(command.epilog) if command.epilog else command.epilog
+    if isinstance(command, click.Group):
+        group = copy.copy(command)
+        group.params, group.help, group.epilog = params, text, epilog
+        group.commands = {name: dressed(subcommand, wording) for name, subcommand in command.commands.items()}
+        return group
+    return Command(
+        command.name,
+        command.context_settings,
+        command.callback,
+        params,
+        text,
+        epilog,
+        command.short_help,
+        command.options_metavar,
+        command.add_help_option,
+        command.no_args_is_help,
+        command.hidden,
+        command.deprecated,
+    )
 
 
 def _dressed_parameter(parameter: click.Parameter, command: str, wording: Callable[[str], str]) -> click.Parameter:

@@ -141,7 +141,6 @@ def settings_of(
     option: dict[str, Any], transform: str | None = None, packages: tuple[str, ...] = ("brew",)
 ) -> PipelineSettings:
     """Build the settings from parsed options; ``transform`` is the program's own, contained in ``packages``."""
-    crash = CrashPoint(option["crash_point"]), CrashMode(option["crash_mode"])
     return PipelineSettings(
         connection(option["bootstrap"]),
         option["input"],
@@ -149,7 +148,12 @@ def settings_of(
         option["dead_letter"],
         option["group"],
         replace(_spark(option), packages=packages, py_files=option["py_files"]),
-        CrashSettings(option["crash_prob"], *crash, option["crash_seed"]),
+        CrashSettings(
+            option["crash_prob"],
+            CrashPoint(option["crash_point"]),
+            CrashMode(option["crash_mode"]),
+            option["crash_seed"],
+        ),
         Limits(option["max_record_bytes"], option["max_record_depth"]),
         Reader(option["reader"]),
         DirectSettings(option["lease"], option["transaction_bytes"], option["read_ahead_bytes"]),

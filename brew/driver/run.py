@@ -268,6 +268,14 @@ def create_context(
     """Create the state that the workers of this run share; reports unsafe settings that were allowed."""
     for note in preflight.notes:
         view.note(note)
-    rest = preflight.goals, preflight.dead_letter_max_bytes, preflight.transaction
-    crash = CrashInjector(preflight.settings.crash)
-    return RunContext(preflight.settings, preflight.topics, stop, progress, view, *rest, crash_injector=crash)
+    return RunContext(
+        preflight.settings,
+        preflight.topics,
+        stop,
+        progress,
+        view,
+        preflight.goals,
+        preflight.dead_letter_max_bytes,
+        preflight.transaction,
+        CrashInjector(preflight.settings.crash),
+    )

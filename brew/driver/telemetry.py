@@ -85,11 +85,23 @@ class ObservedProgress(RunProgress):
 
 
 def ended_attempt(outcome: Outcome, topic: str, group: str) -> Ended:
-    done = outcome.start, outcome.until, outcome.records, outcome.reasons, outcome.seconds, outcome.steps
-    name = str(TransactionalId(group, topic, outcome.partition))
-    more = outcome.detail, outcome.newest_ms, outcome.traces, outcome.malformed_profiles
-    rest = *done, outcome.began_at or None, name, *more
-    return Ended(topic, outcome.partition, _ending(outcome), *rest)
+    return Ended(
+        topic,
+        outcome.partition,
+        _ending(outcome),
+        outcome.start,
+        outcome.until,
+        outcome.records,
+        outcome.reasons,
+        outcome.seconds,
+        outcome.steps,
+        outcome.began_at or None,
+        str(TransactionalId(group, topic, outcome.partition)),
+        outcome.detail,
+        outcome.newest_ms,
+        outcome.traces,
+        outcome.malformed_profiles,
+    )
 
 
 def _ending(outcome: Outcome) -> Ending:

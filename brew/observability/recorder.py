@@ -251,11 +251,24 @@ class Recorder:
             for topic_partition, state in sorted(self._partitions.items())
         )
         alive = live(program, partitions, self._bounds, now)
-        place = os.getpid(), socket.gethostname(), _iso(self._began_at), _iso(self._wall())
-        totals = _totals(self._counts, self._rate.per_s(now))
-        answers = alive, ready(program, alive, self._waits()), started(program)
-        rest = subject.bootstrap, *place, state_of(program, partitions), subject.reader, partitions, totals, *answers
-        return Status(subject.application, _version(), subject.group, subject.topics, *rest)
+        return Status(
+            subject.application,
+            _version(),
+            subject.group,
+            subject.topics,
+            subject.bootstrap,
+            os.getpid(),
+            socket.gethostname(),
+            _iso(self._began_at),
+            _iso(self._wall()),
+            state_of(program, partitions),
+            subject.reader,
+            partitions,
+            _totals(self._counts, self._rate.per_s(now)),
+            alive,
+            ready(program, alive, self._waits()),
+            started(program),
+        )
 
 
 def _totals(counts: Counts, rate: float) -> Totals:

@@ -151,7 +151,7 @@ def session_on_borrowed(context: SparkContext) -> SparkSession:
 
 
 def start_context(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> SparkContext:
-    """Start the JVM without Spark SQL, or return the running context, which the `end` of its last user stops."""
+    """Start the JVM without Spark SQL, or return the running context; the last user's `end` stops it. Or `Refused`."""
     with _own.lock:
         if _own.context is None:
             _own.context = _new_context(settings, compilers)

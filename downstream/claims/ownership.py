@@ -58,10 +58,16 @@ class ClaimedMember(Member):
         self._polled_at, self._max_poll_interval_s = time.monotonic(), settings.max_poll_interval_s
         self._idle_after = Deadline(_IDLE_INTERVALS * claims.interval_s)
         self._assignment_reported = False
-        whose = settings.group, settings.topic
         self.heartbeater = Heartbeater(
             lambda: ClaimsLog(settings.connection, claims.topic),
-            Membership(claims.client_id, *whose, tuple(partitions), claims.interval_s, topic_id=topic_id),
+            Membership(
+                claims.client_id,
+                settings.group,
+                settings.topic,
+                tuple(partitions),
+                claims.interval_s,
+                topic_id=topic_id,
+            ),
             healthy=lambda: time.monotonic() - self._polled_at < self._max_poll_interval_s,
         )
         self._held = HeldPartitions(self.heartbeater)

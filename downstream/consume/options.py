@@ -126,8 +126,12 @@ def database_settings(given: dict[str, Any]) -> DatabaseSettings:
 
 def crash_of(given: dict[str, Any]) -> StoreCrash:
     point = given["crash_point"]
-    moment = None if point is None else CrashMoment(point)
-    return StoreCrash(moment, given["crash_prob"], given["crash_seed"], CrashSignal(given["crash_how"]))
+    return StoreCrash(
+        None if point is None else CrashMoment(point),
+        given["crash_prob"],
+        given["crash_seed"],
+        CrashSignal(given["crash_how"]),
+    )
 
 
 def _partitions(text: str | None) -> tuple[int, ...] | None:

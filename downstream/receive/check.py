@@ -78,10 +78,10 @@ def check(settings: LoopSettings, identify: Identify, effects: Effects) -> Check
     deleted = topic.compacted or any(log.first > 0 for log in topic.logs.values())
     for record in topic.records():
         done = record.offset() < positions[record.partition()]
-        name, (customer, gift, refused) = identify(settings.topic, record), points_grant(record.value() or b"")
-        given = customer, gift
-        if refused and name not in below:
-            checked.reject(name, refused)
+        name, grant = identify(settings.topic, record), points_grant(record.value() or b"")
+        given = (grant.customer, grant.points)
+        if grant.refused and name not in below:
+            checked.reject(name, grant.refused)
         below[name] = below.get(name, False) or done
         same = gifts.setdefault(name, given) == given and same
     names = list(below)

@@ -45,6 +45,14 @@ class Message(NamedTuple):
     refused: str = ""
 
 
+class PointsGrant(NamedTuple):
+    """Customer and points; ``refused`` is the reason if there are none."""
+
+    customer: str
+    points: int
+    refused: str = ""
+
+
 Identify = Callable[[str, LogRecord], str]
 
 
@@ -69,8 +77,8 @@ def messages(topic: str, records: Iterable[LogRecord], identify: Identify) -> li
         key = identify(topic, record)
         if key not in known:
             value = record.value() or b""
-            customer, points, refused = points_grant(value)
-            known[key] = Message(key, customer, points, value, refused)
+            grant = points_grant(value)
+            known[key] = Message(key, grant.customer, grant.points, value, grant.refused)
     return list(known.values())
 
 
@@ -101,18 +109,20 @@ def _own_id(topic: str, record: LogRecord) -> str:
     return f"@{topic}/{record.partition()}/{record.offset()}"
 
 
-def points_grant(value: bytes) -> tuple[str, int, str]:
+def points_grant(value: bytes) -> PointsGrant:
     """
-    Return the customer or `NOBODY`, a point per cup (one without a quantity), and why there are no points. A quantity
+    Return one point per cup for the customer; no customer means no points, and no quantity means one cup. A quantity
     that is not an integer from 1 to 2147483647 is refused, since a guess would make the balance wrong.
     """
     order = _order(value)
     customer, cups = order.get("customer_id"), order.get("quantity", 1)
     if not isinstance(customer, str) or not 0 < len(customer) <= _LONGEST_ID or "\x00" in customer:
-        return NOBODY, 1, ""
+        return PointsGrant(NOBODY, 1)
     if not isinstance(cups, int) or isinstance(cups, bool) or not 0 < cups < 2**31:
-        return customer, 0, f"quantity is {str(cups)[:_LONGEST_SHOWN]!r}, must be an integer from 1 to {2**31 - 1}"
-    return customer, cups, ""
+        return PointsGrant(
+            customer, 0, f"quantity is {str(cups)[:_LONGEST_SHOWN]!r}, must be an integer from 1 to {2**31 - 1}"
+        )
+    return PointsGrant(customer, cups)
 
 
 def _order(value: bytes) -> dict[str, Any]:

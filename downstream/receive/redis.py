@@ -64,7 +64,7 @@ class RedisSettings:
     claim_s: float = 30.0
 
     def client(self, on_connect: Callable[[Any], None] | None = None) -> redis.Redis:
-        """Return a client that connects at its first use; ``on_connect`` replaces the library's own."""
+        """Return a client that connects at its first use; ``on_connect`` replaces the library's; or `UsageError`."""
         try:
             checked_login(self.url, _OPTION, _EXAMPLE)
             made: redis.Redis = redis.Redis.from_url(

@@ -300,7 +300,12 @@ def totals_command(
     checked_topic(topic, "--topic")
     checked_topic(output, "--output")
     settings = TotalsSettings(
-        connection(bootstrap), group, topic, output, given["transaction_timeout"], max_offsets=given["max_offsets"]
+        connection(bootstrap),
+        group,
+        topic,
+        output,
+        timeout_s=given["transaction_timeout"],
+        max_offsets=given["max_offsets"],
     )
     home = None if given["store"] == MEMORY else given["state_dir"] / group
     checked_topic(settings.changelog, "--group")

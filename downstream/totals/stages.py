@@ -85,8 +85,15 @@ class Split:
     def _counted_before(self) -> str | None:
         """Return the contradiction if orders of this partition were counted, although it has no committed offset."""
         settings, where = self.settings, f"{self.source.name}[{self.partition}]"
-        noted = settings.changelog, self._noted_in, input_key(self.partition), Deadline(settings.restore_s)
-        counted = counted_before(settings.connection, settings.group, self.client(), *noted)
+        counted = counted_before(
+            settings.connection,
+            settings.group,
+            self.client(),
+            settings.changelog,
+            self._noted_in,
+            input_key(self.partition),
+            Deadline(settings.restore_s),
+        )
         if counted is None:
             return None
         until, topic_id = counted

@@ -698,7 +698,7 @@ def test_an_id_that_an_index_can_not_take_is_a_digest_and_a_customers_name_has_l
         [message] = messages("t", [Record(value=json.dumps({"f": "x" * length}).encode())], identifier("field:f"))
         assert (message.message_id == "f:" + "x" * length) is whole
     values = [json.dumps({"customer_id": "c" * length}).encode() for length in (0, 1, 256, 257)]
-    assert [points_grant(value)[0] != "-" for value in values] == [False, True, True, False]
+    assert [points_grant(value).customer != "-" for value in values] == [False, True, True, False]
 
 
 def test_a_field_that_is_nested_too_deep_to_be_an_id_stops_no_other_message() -> None:
@@ -969,11 +969,9 @@ def test_the_command_listens_to_the_thread_that_delivers(monkeypatch: pytest.Mon
     ],
 )
 def test_only_a_whole_number_of_cups_gives_points(quantity: bytes | None, points: int) -> None:
-    customer, given, refused = points_grant(
-        b'{"customer_id":"c-1"%b}' % (b"" if quantity is None else b',"quantity":' + quantity)
-    )
-    assert (customer, given) == ("c-1", points)
-    assert bool(refused) is (points == 0)
+    grant = points_grant(b'{"customer_id":"c-1"%b}' % (b"" if quantity is None else b',"quantity":' + quantity))
+    assert (grant.customer, grant.points) == ("c-1", points)
+    assert bool(grant.refused) is (points == 0)
 
 
 def test_a_bad_quantity_is_counted_and_told() -> None:
