@@ -124,6 +124,7 @@ class Plan:
     command: str
     bootstrap: str | None = None
     resume: bool = False
+    again: bool = False
     at_once: int = 1
     begin_within_s: float | None = None
 
@@ -144,9 +145,9 @@ def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable
     if not plan.resume:
         (folder / LINES).unlink(missing_ok=True)
     # Results from another kernel prove nothing about this one, so those cells run again.
-    done = finished_results(folder, {_made_with(plan, kind).kernel for kind in Kernel})
+    known = finished_results(folder, {_made_with(plan, kind).kernel for kind in Kernel})
     began, clock = datetime.now(UTC), time.monotonic()
-    campaign, numbers = _Campaign(plan, done, starts, ends), range(plan.at_once)
+    campaign, numbers = _Campaign(plan, known, starts, ends), range(plan.at_once)
     # Daemons, so that a campaign that is told to end does not wait for its cells; their programs end with it, and each
     # cluster's guard stops the brokers.
     lanes = [threading.Thread(target=campaign.lane, args=[n], name=f"lane {n}", daemon=True) for n in numbers]
@@ -164,21 +165,23 @@ def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable
             campaign.close(number)
         seconds, made_with = time.monotonic() - clock, _made_with(plan, Kernel.RANGES)
         about = campaign_metadata(plan.command, began, seconds, plan.seeds, made_with)
-        write_file(folder / WHOLE, about, done)
+        write_file(folder / WHOLE, about, campaign.done)
     for error in campaign.errors:
         raise error
-    return done
+    return campaign.done
 
 
 class _Campaign:
     """The cells left to run, the lanes that take them from either end, and the results; thread-safe."""
 
     def __init__(
-        self, plan: Plan, done: list[Result], starts: Callable[[Cell, int], None], ends: Callable[[Result], None]
+        self, plan: Plan, known: Sequence[Result], starts: Callable[[Cell, int], None], ends: Callable[[Result], None]
     ) -> None:
-        self.left = deque(plan.left(done))
+        self._before = {(one.cell, one.seed): one.evidence for one in known if plan.again and one.only_late}
+        self.done = [one for one in known if (one.cell, one.seed) not in self._before]
+        self.left = deque(plan.left(self.done))
         self.errors: list[BaseException] = []
-        self._plan, self._done, self._starts, self._ends = plan, done, starts, ends
+        self._plan, self._starts, self._ends = plan, starts, ends
         self._clusters: dict[int, Sandbox] = {}
         self._lock = threading.Lock()
         self._time = None if plan.begin_within_s is None else Deadline(plan.begin_within_s)
@@ -192,11 +195,13 @@ class _Campaign:
                 cluster = ExternalCluster("") if cell.not_applicable else self._cluster(number)
                 made_with = _made_with(plan, Kernel.of(cell.row, cell.name))
                 result = replace(run(cell, seed, cluster, plan.settings), **asdict(made_with))
+                if before := self._before.get((cell.name, seed)):
+                    result = replace(result, note=f"second attempt, after {'; '.join(before)}. {result.note}".strip())
                 if not result.as_expected:
                     self.close(number)  # its brokers may be in any state
                 with self._lock:
                     append_result(plan.settings.folder, result)
-                    self._done.append(result)
+                    self.done.append(result)
                     self._ends(result)
         except BaseException as error:  # noqa: BLE001 - raised again after the lanes are joined
             self.errors.append(error)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from brew.names import TransactionalId
+from proof.findings import Name as Finding
 from proof.provenance import UNKNOWN, MadeWith
 
 CONNECTOR, DIRECT, BOTH = "connector", "direct", "both"
@@ -153,6 +154,18 @@ class Result:
     def as_expected(self) -> bool:
         return self.verdict == self.expected
 
+    @property
+    def evidence(self) -> list[str]:
+        """What speaks against it: its first anomalies, as `name: evidence`, and its doubts."""
+        anomalies = [f"{anomaly.get('name')}: {anomaly.get('evidence')}" for anomaly in self.anomalies[:5]]
+        return [*anomalies, *self.doubts]
+
+    @property
+    def only_late(self) -> bool:
+        """Whether a slow machine explains it: it was inconclusive, or continued too late and showed nothing else."""
+        late = all(anomaly["name"] == Finding.STALL for anomaly in self.anomalies)
+        return late and self.verdict not in {self.expected, PROVEN}
+
 
 def p95(values: Sequence[float]) -> float:
     """Return the 95th percentile by the nearest-rank method."""
@@ -165,13 +178,14 @@ def append_result(folder: Path, result: Result) -> None:
 
 
 def finished_results(folder: Path, kernels: Collection[str] | None = None) -> list[Result]:
-    """Return the results of an earlier run, of ``kernels`` if given; a line truncated by a kill is skipped."""
+    """Return the last result of each cell and seed, of ``kernels`` if given; a line truncated by a kill is skipped."""
     path = folder / LINES
     if not path.exists():
         return []
     lines = path.read_text().splitlines(keepends=True)
     results = [Result(**json.loads(line)) for line in lines if line.endswith("\n")]
-    return [result for result in results if kernels is None or result.kernel in kernels]
+    known = [result for result in results if kernels is None or result.kernel in kernels]
+    return list({(result.cell, result.seed): result for result in known}.values())
 
 
 def write_file(path: Path, campaign: Mapping[str, Any], results: Sequence[Result]) -> Path:

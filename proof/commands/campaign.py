@@ -68,6 +68,7 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -
 @plain_option("--begin-within-s", "Start no cell after this time.", type=click.FloatRange(1))
 @flag("--may-leave-out", "Do not fail because --begin-within-s left cells out; they are still listed.")
 @flag("--resume", "Skip cells that have a result of the same code (kernel) in --out.")
+@flag("--again", "With --resume, run cells again that were inconclusive or only too late; the result says so.")
 @flag("--keep", "Keep logs and journals of proven cells, too.")
 @flag("--list as_list", "List the cells without running them.")
 @flag("--json as_json", "Print one JSON object per result instead of text.")
@@ -152,8 +153,7 @@ def _lines(result: Result) -> list[str]:
         text += f", readers held back p95 {p95(result.stall_s):.2f} s"
     if result.fired:
         text += f" ({', '.join(f'{what} {number}' for what, number in result.fired.items())})"
-    anomalies = [f"    {anomaly.get('name')}: {anomaly.get('evidence')}" for anomaly in result.anomalies[:5]]
-    return [text, *anomalies, *(f"    {doubt}" for doubt in result.doubts)]
+    return [text, *(f"    {line}" for line in result.evidence)]
 
 
 def _show(cells: Sequence[Cell], *, as_json: bool) -> None:

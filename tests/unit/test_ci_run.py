@@ -71,6 +71,19 @@ def test_ci_is_red_when_a_named_cell_is_not_as_expected_and_the_tests_run_all_th
     assert all(one in output for one in _named())
 
 
+@pytest.mark.parametrize("late", [True, False])
+def test_a_named_cell_gets_one_more_try_and_what_was_wrong_is_said_last(tmp_path: Path, late: bool) -> None:
+    """Which result is tried again is the campaign's to say (`--again`); CI's log shows its end alone."""
+    fails = "[[ $* != *F27* ]] || { echo '✘ F27-x seed 1: violated'; echo '    stall: 11 s of 10'; exit 1; }"
+    code, calls, output = _run(tmp_path, python=f"[[ $* == *--again* ]] && {'exit 0' if late else 'exit 1'}\n{fails}")
+    first, again = (one for one in calls if "F27" in one)
+    assert ("--again" in first, again) == (False, f"{first} --again")
+    assert code == (0 if late else 1)
+    said = output.splitlines()
+    assert said[said.index("✘ F27-x seed 1: violated") + 1 :][:1] == ["    stall: 11 s of 10"]
+    assert ("failed: the named cells" in output) is not late
+
+
 def test_ci_is_red_without_time_for_the_others_only_by_what_failed(tmp_path: Path) -> None:
     """No time for the other cells is no failure, and is told; a step that fails is."""
     late = SCRIPT.read_text().replace("last_begins_s=1050", "last_begins_s=0")

@@ -23,7 +23,7 @@ from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
 from proof.campaign import campaign
 from proof.campaign.campaign import Plan, run_campaign
-from proof.campaign.cell import WHOLE, Cell, Result, finished_results
+from proof.campaign.cell import WHOLE, Cell, Result, append_result, finished_results
 from proof.campaign.effects import Freezer, frozen
 from proof.campaign.programs import ProgramFailedError, Programs
 from proof.campaign.runner import RunSettings
@@ -149,6 +149,29 @@ def test_one_lane_keeps_the_order_and_names_what_time_left_out(tmp_path: Path, m
     plan = replace(_plan(tmp_path, cells, 1), begin_within_s=60.0)
     done = run_campaign(plan, lambda _cell, _seed: None, lambda _result: None)
     assert ([one.cell for one in done], plan.missing_in(done)) == (list("abc"), ["d with seed 1"])
+
+
+def test_what_was_only_late_is_tried_again_when_asked_and_says_so(tmp_path: Path) -> None:
+    """A violation stays one, whatever is asked, and so does what was as expected."""
+    late, wrong = {"name": "stall", "evidence": "11 s of 10"}, {"name": "lost-output", "evidence": "record 7"}
+    verdicts = {"late": ("violated", [late]), "doubt": ("inconclusive", []), "lost": ("violated", [late, wrong])}
+    began: list[str] = []
+    plan = _plan(tmp_path, [_cell(name, bool) for name in ("well", *verdicts)], 1)
+    (well, *_) = run_campaign(plan, lambda _cell, _seed: None, lambda _result: None)
+    for name, (verdict, anomalies) in verdicts.items():
+        append_result(tmp_path, replace(well, cell=name, verdict=verdict, anomalies=anomalies))
+    for again in (False, True):
+        plan = replace(plan, resume=True, again=again)
+        done = run_campaign(plan, lambda cell, _seed: began.append(cell.name), lambda _result: None)
+        if not again:
+            assert (began, len(done)) == ([], 4)
+    assert began == ["late", "doubt"]
+    assert {one.cell: one.verdict for one in done} == {
+        **dict.fromkeys(("well", "late", "doubt"), "proven"),
+        "lost": "violated",
+    }
+    assert [one.note for one in done if one.cell == "late"] == ["second attempt, after stall: 11 s of 10."]
+    assert sorted(one.cell for one in finished_results(tmp_path)) == sorted(one.cell for one in done)
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
