@@ -216,13 +216,12 @@ class Loop:
             assignments = self._describe_assigned(partitions, deadline.part(_ASK_S))
         except (KafkaFailure, DeadlineExceeded) as error:
             return self._take_over_later(partitions, error)
-        give_up_at = {p: progress.give_up_at for p, progress in self._progress.items()}
-        added = {
-            assignment.partition: _PartitionProgress(
-                assignment.first, assignment.last_stable, None, give_up_at.get(assignment.partition)
-            )
-            for assignment in assignments
-        }
+        added = {}
+        for assignment in assignments:
+            # After a wait a drain still ends where it was to end, or at a log that has become shorter.
+            kept = self._progress.get(assignment.partition) or _PartitionProgress(NOWHERE, NOWHERE)
+            goal = assignment.last_stable if kept.goal == NOWHERE else min(kept.goal, assignment.last_stable)
+            added[assignment.partition] = _PartitionProgress(assignment.first, goal, None, kept.give_up_at)
         self._progress |= added
         try:
             positions = self._handler.assigned(assignments, deadline)

@@ -45,6 +45,7 @@ _AHEAD_S = 10.0
 _PAUSE_S = 0.1
 _GRACE_S = 15.0  # the coordinator checks for timed-out transactions every 10 s
 _SHOW_S = 5.0
+_TELL_AGAIN_S = 10.0
 
 StoreOf = Callable[[int, Topic], Store]
 """(partition, changelog topic) -> its store."""
@@ -103,6 +104,7 @@ class Run:
         # By partition or topic: since the first failure in a row, or since its log ends before the group's offset.
         self._give_up: dict[str, tuple[Deadline, Denials]] = {}
         self._ahead: dict[str, Deadline] = {}
+        self._told: dict[str, tuple[str, Deadline]] = {}
 
     def run(self, *, follow: bool) -> RunResult:
         """
@@ -291,10 +293,15 @@ class Run:
             return
         with self._lock:
             setattr(self.result, how, getattr(self.result, how) + 1)
-            patience, denials = self._give_up.setdefault(str(what), (Deadline(_PATIENCE_S), Denials()))
+            patience, denials = self._give_up.setdefault(str(what), (Deadline(self.patience_s), Denials()))
             failing_s = patience.budget_s - patience.remaining_s()
             denied_s = denials.failed(why, failing_s)
-        self._tell(f"{what}: {how}, will try again: {why}")
+            message, (said, again) = f"{what}: {how}, will try again: {why}", self._told.get(str(what), ("", patience))
+            new = message != said or again.expired()
+            if new:
+                self._told[str(what)] = message, Deadline(_TELL_AGAIN_S)
+        if new:
+            self._tell(message)
         if patience.expired() or denied_s > DENIED_S:
             raise Refused(
                 f"{what}: no transaction succeeded there for {denied_s or failing_s:.0f} s, at last: {why}; "

@@ -128,6 +128,33 @@ def _lose_patience(loop: Loop) -> None:
         pass
 
 
+@pytest.mark.parametrize(("last_stable", "goal"), [(1000, 10), (8, 8)])
+def test_a_drain_ends_where_it_was_to_end_though_its_partition_waited_meanwhile(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch, last_stable: int, goal: int
+) -> None:
+    """A store that fails again and again while orders come in must not move the end away each time."""
+    loop.assigned([1])
+    described = [AssignedPartition("t", "id", 1, None, 0, last_stable)]
+    monkeypatch.setattr(loop, "_describe_assigned", lambda _numbers, _deadline: described)
+    loop._postpone([1], RetryLater("the store is away"))
+    _retry(loop)
+    for until, drained in ((goal - 1, False), (goal, True)):
+        _round(loop, _polled(until))
+        assert loop._drained() == drained
+
+
+def test_a_partition_whose_log_was_out_of_reach_ends_where_it_is_first_seen_to_end(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described = [AssignedPartition("t", "id", 1, None, 0, 9)]
+    monkeypatch.setattr(loop, "_describe_assigned", Mock(side_effect=[DeadlineExceeded("no answer"), described]))
+    assert loop.assigned([1]) == {1: NOWHERE}
+    _retry(loop)
+    for until, drained in ((8, False), (9, True)):
+        _round(loop, _polled(until))
+        assert loop._drained() == drained
+
+
 def test_a_slice_begins_where_the_last_one_ended_and_nothing_is_handed_out_twice(
     loop: Loop, handler: FakeHandler
 ) -> None:

@@ -378,6 +378,24 @@ def test_one_success_begins_its_patience_anew_and_a_missing_right_ends_it_sooner
         run._failed("failed", SOURCE, why)
 
 
+def test_a_failure_that_lasts_is_told_every_ten_seconds_and_another_one_at_once(run: Run, now: list[float]) -> None:
+    """Three lines a second for each partition hid everything else."""
+    told: list[tuple[float, str]] = []
+    run._tell = lambda text: told.append((now[0], text))
+    other = Source("in", "id", 1, LogOffsets(0, 9, 9))
+    for now[0] in (0.0, 0.3, 9.9, 10.0, 10.3):
+        run._failed("failed", SOURCE, "no answer")
+    run._failed("failed", SOURCE, "cut off")
+    run._failed("failed", other, "cut off")
+    again = "failed, will try again"
+    assert told == [
+        (0.0, f"{SOURCE}: {again}: no answer"),
+        (10.0, f"{SOURCE}: {again}: no answer"),
+        (10.3, f"{SOURCE}: {again}: cut off"),
+        (10.3, f"in[1]: {again}: cut off"),
+    ]
+
+
 def test_a_denial_before_an_outage_does_not_shorten_its_patience(run: Run, now: list[float]) -> None:
     """The first failure decided how long all of them were waited for."""
     run._failed("failed", SOURCE, "produce: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)")
