@@ -140,18 +140,18 @@ def dressed(command: click.Command, wording: Callable[[str], str] = str) -> clic
         group.commands = {name: dressed(subcommand, wording) for name, subcommand in command.commands.items()}
         return group
     return Command(
-        command.name,
-        command.context_settings,
-        command.callback,
-        params,
-        text,
-        epilog,
-        command.short_help,
-        command.options_metavar,
-        command.add_help_option,
-        command.no_args_is_help,
-        command.hidden,
-        command.deprecated,
+        name=command.name,
+        context_settings=command.context_settings,
+        callback=command.callback,
+        params=params,
+        help=text,
+        epilog=epilog,
+        short_help=command.short_help,
+        options_metavar=command.options_metavar,
+        add_help_option=command.add_help_option,
+        no_args_is_help=command.no_args_is_help,
+        hidden=command.hidden,
+        deprecated=command.deprecated,
     )
 
 

@@ -45,7 +45,7 @@ _AHEAD_S = 10.0
 _PAUSE_S = 0.1
 _GRACE_S = 15.0  # the coordinator checks for timed-out transactions every 10 s
 _SHOW_S = 5.0
-_TELL_AGAIN_S = 10.0
+_REPORT_AGAIN_S = 10.0
 
 StoreOf = Callable[[int, Topic], Store]
 """(partition, changelog topic) -> its store."""
@@ -104,7 +104,7 @@ class Run:
         # By partition or topic: since the first failure in a row, or since its log ends before the group's offset.
         self._give_up: dict[str, tuple[Deadline, Denials]] = {}
         self._ahead: dict[str, Deadline] = {}
-        self._told: dict[str, tuple[str, Deadline]] = {}
+        self._reported: dict[str, tuple[str, Deadline]] = {}
 
     def run(self, *, follow: bool) -> RunResult:
         """
@@ -296,10 +296,10 @@ class Run:
             patience, denials = self._give_up.setdefault(str(what), (Deadline(self.patience_s), Denials()))
             failing_s = patience.budget_s - patience.remaining_s()
             denied_s = denials.failed(why, failing_s)
-            message, (said, again) = f"{what}: {how}, will try again: {why}", self._told.get(str(what), ("", patience))
-            new = message != said or again.expired()
-            if new:
-                self._told[str(what)] = message, Deadline(_TELL_AGAIN_S)
+            message = f"{what}: {how}, will try again: {why}"
+            last, again = self._reported.get(str(what), ("", patience))
+            if new := message != last or again.expired():
+                self._reported[str(what)] = message, Deadline(_REPORT_AGAIN_S)
         if new:
             self._tell(message)
         if patience.expired() or denied_s > DENIED_S:

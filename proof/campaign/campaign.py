@@ -196,7 +196,7 @@ class _Campaign:
                 made_with = _made_with(plan, Kernel.of(cell.row, cell.name))
                 result = replace(run(cell, seed, cluster, plan.settings), **asdict(made_with))
                 if before := self._before.get((cell.name, seed)):
-                    result = replace(result, note=f"second attempt, after {'; '.join(before)}. {result.note}".strip())
+                    result = replace(result, note=f"repeated after {'; '.join(before)}. {result.note}".strip())
                 if not result.as_expected:
                     self.close(number)  # its brokers may be in any state
                 with self._lock:
