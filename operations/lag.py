@@ -20,7 +20,7 @@ from brew.cluster import CoordinatorTransaction, OpenTransaction
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused, UsageError
-from brew.kafka import topics
+from brew.kafka import cluster_admin, topics
 from brew.kafka.clients import admin, consumer, is_cut_off
 from brew.kafka.kafka_python import RawLogs
 from brew.kafka.offsets import committed, log_offsets
@@ -40,7 +40,8 @@ class Observer:
     Takes snapshots of a group's partitions repeatedly, with the same clients.
 
     ``exact``: the most offsets for which records are counted exactly. ``ages``: also read the first remaining record.
-    ``unavailable``: what could not be read for the last snapshot, or None.
+    ``unavailable``: what could not be read for the last snapshot, or None. ``leaderless``: its partitions without a
+    leader, which a snapshot leaves out.
     """
 
     def __init__(self, connection: Connection, topic: str, group: str, exact: int, *, ages: bool = True) -> None:
@@ -49,6 +50,7 @@ class Observer:
         self._first: dict[int, tuple[int, FirstVisible]] = {}
         self._topic_id: str | None = None
         self.unavailable: str | None = None
+        self.leaderless: list[int] = []
         self._open()
 
     def _open(self) -> None:
@@ -57,7 +59,7 @@ class Observer:
         self._reader = consumer(self._connection, self._group, READ_UNCOMMITTED)
 
     def snapshot(self, deadline: Deadline) -> list[PartitionSnapshot]:
-        """Return all partitions; positions are read first, so that none exceeds the log end read after it."""
+        """Return all partitions that have a leader; positions are read first, so none exceeds an end read later."""
         try:
             return self._look(deadline)
         except (DeadlineExceeded, KafkaFailure):
@@ -71,19 +73,27 @@ class Observer:
         topic = topics.describe_one(self._admin, self._topic, deadline)
         if topic.topic_id != self._topic_id:  # a recreated topic has other records at the same positions
             self._topic_id, self._first = topic.topic_id, {}
-        partition_range = range(topic.partitions)
-        positions = committed(self._reader, self._topic, partition_range, deadline)
-        logs = log_offsets(self._admin, self._topic, partition_range, deadline)
-        snapshots = [_plain(p, logs[p], positions[p]) for p in partition_range]
-        self.unavailable = None
+        leaders = cluster_admin.leaders(self._admin, self._topic, deadline)
+        self.leaderless = sorted(p for p, leader in leaders.items() if leader < 0)
+        led = [p for p in range(topic.partitions) if p not in self.leaderless]
+        positions = committed(self._reader, self._topic, led, deadline)
+        logs = log_offsets(self._admin, self._topic, led, deadline)
+        snapshots = [_plain(p, logs[p], positions[p]) for p in led]
+        self._note(None)
         if all(snapshot.log.end == snapshot.position for snapshot in snapshots):
             return snapshots
         try:
             with open_transactions_admin(self._connection, deadline) as transactions:
                 return self._deep(snapshots, transactions, deadline)
         except BrewError as error:
-            self.unavailable = str(error)
+            self._note(error)
             return snapshots
+
+    def _note(self, error: BrewError | None) -> None:
+        """Set ``unavailable`` to the partitions without a leader, and this error."""
+        places = ", ".join(f"{self._topic}[{p}]" for p in self.leaderless)
+        no_leader = f"no leader for {places}; start a broker that holds them" if places else ""
+        self.unavailable = "; ".join(filter(None, [no_leader, str(error or "")])) or None
 
     def _deep(
         self, snapshots: list[PartitionSnapshot], transactions: TransactionsAdmin, deadline: Deadline
@@ -108,7 +118,8 @@ class Observer:
                 span = (snapshot.position, snapshot.log.last_stable)
                 visible = first_visible(raw, self._topic, snapshot.partition, *span, deadline)
             except BrewError as error:
-                self.unavailable, visible = str(error), FirstVisible()
+                self._note(error)
+                visible = FirstVisible()
             self._first[snapshot.partition] = snapshot.position, visible
         remaining = Remaining(0) if visible.nothing else snapshot.remaining
         return replace(snapshot, remaining=remaining, oldest_ms=visible.time_ms)
@@ -118,7 +129,7 @@ class Observer:
         try:
             return ask()
         except BrewError as error:
-            self.unavailable = str(error)
+            self._note(error)
             return {}
 
     def _own(
@@ -156,7 +167,7 @@ class Observer:
                 if count.settled:
                     break
         except BrewError as error:  # of one partition, or too many partitions for the time: the others' states stay
-            self.unavailable = str(error)
+            self._note(error)
         return count.remaining()
 
     def close(self) -> None:
@@ -250,6 +261,8 @@ def lag(
         document = _next(observer, before, interval)[1] | {"topic": topic, "group": group}
         options.print_json(document) if as_json else options.show(lag_table(document, topic, group))
         bad = bool(set(fail_on) & document["states"].keys()) or late(document, fail_older_than)
+        if observer.leaderless and not bad and (fail_on or fail_older_than is not None):
+            raise Refused(f"--fail-on and --fail-older-than need all partitions: {observer.unavailable}")
         return ExitCode.VIOLATION if bad else ExitCode.DONE
 
 
@@ -265,7 +278,7 @@ def sink_of(committed: Committed | None) -> SinkTransactionalId | None:
 
 def sink_position(snapshots: Sequence[PartitionSnapshot]) -> dict[str, Any] | None:
     """Return the next batch, the query and whether `start_at` set it if the group is a sink's; None for others."""
-    if (committed := snapshots[0].committed) is None:
+    if not snapshots or (committed := snapshots[0].committed) is None:
         return None
     try:
         mark = PositionMetadata.parse(committed.metadata)
@@ -327,7 +340,10 @@ def _next(
 ) -> tuple[list[PartitionSnapshot], dict[str, Any]]:
     threading.Event().wait(interval_s)
     now = observer.snapshot(Deadline(_ASK_S))
-    return now, document_of(before, now, int(time.time() * 1000), observer.unavailable)
+    document = document_of(before, now, int(time.time() * 1000), observer.unavailable)
+    # Nobody knows the number of records in a partition without a leader, nor their age.
+    unknown = {"remaining": None, "exact": False, "lag_s": None} if observer.leaderless else {}
+    return now, document | unknown
 
 
 def document_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from harness.programs import call_program
 from harness.servers import STEP_S, Names, begun, make_topics
 from harness.waiting import until
 
@@ -28,8 +30,9 @@ from brew.kafka.log_reader import scan
 from brew.kafka.offsets import log_offsets
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.kafka.transactions_admin import open_transactions_admin
-from brew.names import READ_COMMITTED
+from brew.names import READ_COMMITTED, ExitCode
 from brew.offsets import Committed
+from pipeline.__main__ import cli
 from sandbox import isolation
 from sandbox.kafka import Cluster, Settings
 
@@ -125,18 +128,35 @@ def test_librdkafkas_admin_client_would_end_the_process(connection: Connection, 
 def test_three_brokers_hold_three_replicas_and_go_on_without_one(three_brokers: Cluster, names: Names) -> None:
     """Replication 3, as the promise needs it; the others answer while one is dead, and take it in again."""
     assert len(three_brokers.running()) == 3
-    make_topics(three_brokers.connection, names.input, names.output)
+    make_topics(three_brokers.connection, names.input, partitions=2)
     # The broker that is asked may hear of the topic after the one that was asked before.
     described = topics.describe_all(admin(three_brokers.connection), [names.input], Deadline(STEP_S))
     assert described[names.input].replicas == 3
+    reassign(three_brokers.connection, names.input, {1: [2]}, Deadline(STEP_S))
     three_brokers.kill(2)
     assert len(three_brokers.running()) == 2
     # Who was not asked yet may hear of the topic from the next controller, if this was the first one.
     until(
         lambda: names.input in topics.names(admin(three_brokers.connection), Deadline(STEP_S)), "the others tell of it"
     )
+    _lag_leaves_out_what_broker_2_alone_holds(three_brokers.connection, names)
     three_brokers.restart(2)
     assert len(three_brokers.running()) == 3
+
+
+def _lag_leaves_out_what_broker_2_alone_holds(connection: Connection, names: Names) -> None:
+    """It showed nothing of the other partitions, just when an operator needs it."""
+    leaders = partial(cluster_admin.leaders, admin(connection), names.input)
+    until(lambda: leaders(Deadline(STEP_S))[1] == -1, "a partition without a leader")
+    options = ("--bootstrap", connection.bootstrap, "--input", names.input, "--group", names.group, "--interval", "0.1")
+    code, stdout, _ = call_program(cli, "pipeline", "lag", *options, "--json")
+    document = json.loads(stdout)
+    assert (code, document["remaining"], document["lag_s"]) == (0, None, None)
+    assert [row["partition"] for row in document["partitions"]] == [0]
+    assert f"no leader for {names.input}[1]" in document["unavailable"]
+    code, _, stderr = call_program(cli, "pipeline", "lag", *options, "--fail-on", "stuck")
+    assert code == ExitCode.REFUSED
+    assert "--fail-on and --fail-older-than need all partitions" in stderr
 
 
 # A coordinator that is cut off from the other brokers, and not from us, tells of a position that is past.

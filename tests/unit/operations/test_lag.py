@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -189,6 +190,7 @@ def test_what_could_not_be_read_once_is_not_told_of_a_later_snapshot(monkeypatch
     monkeypatch.setattr(lag, "admin", lambda *_: None)
     monkeypatch.setattr(lag, "consumer", lambda *_: None)
     monkeypatch.setattr(lag.topics, "describe_one", lambda *_: Topic("in", "id", 2, 1))
+    monkeypatch.setattr(lag.cluster_admin, "leaders", lambda *_: {0: 1, 1: 1})
     monkeypatch.setattr(lag, "committed", lambda *_: {0: position, 1: Committed(9, "")})
     monkeypatch.setattr(lag, "log_offsets", lambda *_: dict.fromkeys((0, 1), LogOffsets(0, 9, 9)))
     monkeypatch.setattr(lag, "open_transactions_admin", denied)
@@ -244,6 +246,7 @@ def test_the_oldest_record_of_a_recreated_topic_is_read_anew(
     """Without a committed offset the position stays at 0: the age was that of a record which was gone."""
     ids, ages = iter(["old", "old", "new"]), iter([NOW_MS, NOW_MS + 5000])
     monkeypatch.setattr(lag.topics, "describe_one", lambda *_: Topic("in", next(ids), 1, 1))
+    monkeypatch.setattr(lag.cluster_admin, "leaders", lambda *_: {0: 1})
     monkeypatch.setattr(lag, "committed", lambda *_: {0: None})
     monkeypatch.setattr(lag, "log_offsets", lambda *_: {0: LogOffsets(0, 9, 9)})
     monkeypatch.setattr(lag, "first_visible", lambda *_: FirstVisible(next(ages)))
@@ -251,6 +254,24 @@ def test_the_oldest_record_of_a_recreated_topic_is_read_anew(
     transactions = SimpleNamespace(raw=raw, named=lambda _ids: [], held=list, of_producers=list)
     monkeypatch.setattr(lag, "open_transactions_admin", lambda *_: nullcontext(transactions))
     assert [observer.snapshot(Deadline(5))[0].oldest_ms for _ in range(3)] == [NOW_MS, NOW_MS, NOW_MS + 5000]
+
+
+def test_partitions_without_a_leader_are_left_out_and_named_beside_another_problem(
+    observer: lag.Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their offsets can't be read; `sink_position` looks at the first partition there is."""
+    monkeypatch.setattr(lag.topics, "describe_one", lambda *_: Topic("in", "id", 3, 1))
+    monkeypatch.setattr(lag.cluster_admin, "leaders", lambda *_: {0: -1, 1: 4, 2: leader})
+    monkeypatch.setattr(lag, "committed", lambda _reader, _topic, asked, _deadline: dict.fromkeys(asked))
+    monkeypatch.setattr(lag, "log_offsets", lambda *_: dict.fromkeys((1, 2), LogOffsets(0, 9, 9)))
+    monkeypatch.setattr(lag, "open_transactions_admin", Mock(side_effect=Refused("not now")))
+    leader = -1
+    assert [one.partition for one in observer.snapshot(Deadline(5))] == [1]
+    assert observer.unavailable == "no leader for in[0], in[2]; start a broker that holds them; not now"
+    leader = 4
+    assert [one.partition for one in observer.snapshot(Deadline(5))] == [1, 2]
+    assert observer.leaderless == [0]
+    assert lag.sink_position([]) is None
 
 
 @pytest.mark.parametrize(("state", "told"), [(ONGOING, True), ("CompleteCommit", False)])
@@ -289,7 +310,7 @@ def test_an_alarm_goes_by_what_was_asked_for(
     seen: PartitionSnapshot, words: list[str], code: ExitCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sink's position has no lag, so an alarm on it would never sound."""
-    observer = SimpleNamespace(snapshot=lambda _: [seen], unavailable=None)
+    observer = SimpleNamespace(snapshot=lambda _: [seen], unavailable=None, leaderless=[])
     monkeypatch.setattr(lag.options, "connected", lambda _: None)
     monkeypatch.setattr(lag, "Observer", lambda *_: nullcontext(observer))
     assert exit_code_of(cli, "brew", ["lag", "--interval", "0.1", *words]) == code
