@@ -139,7 +139,11 @@ class Plan:
 
 
 def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable[[Result], None]) -> list[Result]:
-    """Run the cells that have no result yet; write the results file at the end, even if the campaign is interrupted."""
+    """
+    Run the cells that have no result yet; ``ends`` also gets each known result that is not as expected.
+
+    The results file is written at the end, even if the campaign is interrupted.
+    """
     folder = plan.settings.folder
     folder.mkdir(parents=True, exist_ok=True)
     if not plan.resume:
@@ -148,6 +152,9 @@ def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable
     known = finished_results(folder, {_made_with(plan, kind).kernel for kind in Kernel})
     began, clock = datetime.now(UTC), time.monotonic()
     campaign, numbers = _Campaign(plan, known, starts, ends), range(plan.at_once)
+    for result in campaign.done:
+        if not result.as_expected:  # it decides the exit code, too
+            ends(result)
     # Daemons, so that a campaign that is told to end does not wait for its cells; their programs end with it, and each
     # cluster's guard stops the brokers.
     lanes = [threading.Thread(target=campaign.lane, args=[n], name=f"lane {n}", daemon=True) for n in numbers]

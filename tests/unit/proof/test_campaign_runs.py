@@ -161,8 +161,10 @@ def test_what_was_only_late_is_tried_again_when_asked_and_says_so(tmp_path: Path
     for name, (verdict, anomalies) in verdicts.items():
         append_result(tmp_path, replace(well, cell=name, verdict=verdict, anomalies=anomalies))
     plan = replace(plan, resume=True)
-    done = run_campaign(plan, lambda cell, _seed: began.append(cell.name), lambda _result: None)
+    shown: list[Result] = []
+    done = run_campaign(plan, lambda cell, _seed: began.append(cell.name), shown.append)
     assert (began, len(done)) == ([], 4), "without --again, all that has a result is left alone"
+    assert [one.cell for one in shown] == list(verdicts), "what decides the exit code is shown again"
     done = run_campaign(replace(plan, again=True), lambda cell, _seed: began.append(cell.name), lambda _result: None)
     assert began == ["late", "doubt"]
     assert {one.cell: one.verdict for one in done} == {
