@@ -109,7 +109,7 @@ class XrayCollector:
 
     def _runs(self, raw: RawLogs, strip: Strip) -> list[Run]:
         """Read a strip; where retention has deleted its beginning meanwhile, it begins later."""
-        while True:
+        while strip.start < strip.until:
             try:
                 return self._read(raw, strip)
             except KafkaFailure:
@@ -117,6 +117,7 @@ class XrayCollector:
                 if log.first <= strip.start:
                     raise
                 strip.start, strip.log = min(log.first, strip.until), replace(strip.log, first=log.first)
+        return []
 
     def _read(self, raw: RawLogs, strip: Strip) -> list[Run]:
         name, size = f"{strip.topic}[{strip.partition}]", strip.until - strip.start

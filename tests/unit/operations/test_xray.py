@@ -455,3 +455,6 @@ def test_a_log_whose_beginning_is_deleted_while_others_are_read_begins_later(mon
     firsts = iter([0, 0])
     with pytest.raises(Fatal, match="OffsetOutOfRange"):
         collector.take(0)
+    firsts, collector.window = iter([4]), Window(None, 2)
+    (found,) = collector.take(0).strips  # it asked for ever: all that is wanted is gone
+    assert (found.start, found.until, found.runs) == (2, 2, [])
