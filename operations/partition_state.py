@@ -148,6 +148,9 @@ def _describe_holders(now: PartitionSnapshot) -> str:
 def _behind(before: PartitionSnapshot, now: PartitionSnapshot, now_ms: int) -> StateReason:
     """Classify a partition with remaining records whose position did not move."""
     own = now.own
+    if before.log.last_stable <= now.position and (own is None or not own.open):
+        # A record is there for a moment before its transaction begins: nothing has waited for the whole time.
+        return StateReason(State.WORKING, "all that is left has become readable since the last snapshot")
     if own is None:
         if now.committed is None:
             why = "no committed offset, and no transaction of the pipeline is known: is it running under this group?"

@@ -134,6 +134,7 @@ NO_OFFSET = "no committed offset, and no transaction of the pipeline is known: i
 UNKNOWN_OWNER = "no progress, and no transaction of the pipeline is known: is it running?"
 NONE_OPEN = "no progress, and no transaction is open: is the pipeline running?"
 BEGIN = "attempts begin (epoch 3 to {}), but none commits: two runs fence each other, or every attempt fails"
+ARRIVED = "all that is left has become readable since the last snapshot"
 HALF = snapshot(50, 50)
 
 
@@ -168,6 +169,11 @@ def half(mine: CoordinatorTransaction) -> PartitionSnapshot:
         (half(replace(own(3, "Empty"), producer_id=10)), half(own(5, "Empty")), "fenced", BEGIN.format(5)),
         (HALF, half(own(state="Empty")), "stuck", NONE_OPEN),
         (*unchanged(50, 50, mine=own(4, "CompleteCommit")), "stuck", NONE_OPEN),
+        # A topic with a record a minute: nothing was left at the first look.
+        (snapshot(90, 0, stable=90, end=90), snapshot(90, 10), "working", ARRIVED),
+        (snapshot(90, 0, stable=90), snapshot(90, 10, mine=own(state="Empty")), "working", ARRIVED),
+        (snapshot(90, 1, stable=91), snapshot(90, 10), "stuck", UNKNOWN_OWNER),
+        (snapshot(90, 0, stable=90), snapshot(90, 10, mine=own(age_s=60.1)), "stuck", OLDER.format(" for 60 s")),
         (*unchanged(4, 96), "stuck", "input-lost: the committed offset 4 is outside the log [5, 100]"),
         (*unchanged(101, 0), "stuck", "offset-ahead: the committed offset 101 is outside the log [5, 100]"),
     ],
