@@ -110,6 +110,11 @@ class OrderSearch:
         if source is None:
             what = "there is no record (a marker, or deleted)" if record is None else "the record has no source headers"
             raise Refused(f"{topic}/{partition}/{offset}: {what}; give a record of {self.order_topics.input}, or a key")
+        if source.topic != self.order_topics.input:  # whose group says nothing of this record
+            raise Refused(
+                f"{topic}/{partition}/{offset} was made from {source}, and --input is {self.order_topics.input}; set "
+                f"--input to {source.topic}, and --group to the group that reads it"
+            )
         return source
 
     def source(self, position: SourcePosition) -> LogRecord | None:
@@ -326,11 +331,10 @@ def _original(tracer: OrderSearch, record: LogRecord | None) -> SourcePosition |
     if letter is None or letter.topic != tracer.order_topics.dead_letter:
         return None
     try:
-        origin = tracer.origin(letter.topic, letter.partition, letter.offset)
+        return tracer.origin(letter.topic, letter.partition, letter.offset)
     except Refused as error:
         tracer.unavailable.append(f"the record that was replayed from {letter}: {error}")
         return None
-    return origin if origin.topic == tracer.order_topics.input else None
 
 
 def _replays(tracer: OrderSearch, histories: Iterable[OrderHistory], letters: set[str]) -> set[SourcePosition]:

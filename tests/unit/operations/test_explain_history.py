@@ -352,6 +352,18 @@ def test_a_record_is_found_also_if_it_is_not_visible_and_a_place_that_is_none_is
             search.origin("in", 0, offset)
 
 
+def test_a_record_made_from_another_topic_than_the_input_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The offset of a group that never read it was taken for its own, and the record for lost."""
+    made = log_record(3, headers=SourcePosition("clicks", 0, 7).headers())
+    monkeypatch.setattr(searching, "scan", lambda *_, **__: [[made]])
+    search = searched()
+    search._logs["out"] = {0: LogOffsets(0, 10, 10)}
+    with pytest.raises(Refused, match="out/0/3 was made from clicks/0/7, and --input is in; set --input to clicks"):
+        search.origin("out", 0, 3)
+    search.order_topics = replace(search.order_topics, input="clicks")
+    assert search.origin("out", 0, 3) == SourcePosition("clicks", 0, 7)
+
+
 def test_records_since_a_time_are_read_from_where_each_partition_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """From offset 0, too; a partition without a newer record is left out."""
     read = list[object]()
