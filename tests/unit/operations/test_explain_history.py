@@ -19,6 +19,7 @@ from brew.errors import Fatal, Refused, UsageError
 from brew.kafka import topics
 from brew.names import READ_UNCOMMITTED, ExitCode
 from brew.offsets import LogOffsets, SinkBatch, SourcePosition
+from brew.records import ERROR_OFFSET, ERROR_PARTITION, ERROR_REASON, ERROR_TOPIC
 from operations.explain import command
 from operations.explain import search as searching
 from operations.explain.command import has_copied_headers, since
@@ -362,6 +363,18 @@ def test_a_record_made_from_another_topic_than_the_input_is_refused(monkeypatch:
         search.origin("out", 0, 3)
     search.order_topics = replace(search.order_topics, input="clicks")
     assert search.origin("out", 0, 3) == SourcePosition("clicks", 0, 7)
+
+
+def test_a_dead_letter_of_a_call_is_no_copy_of_the_order() -> None:
+    """Beside the order's output, it counted as a second copy: `explain` said twice, with exit code 1."""
+    at = SourcePosition("in", 0, 3)
+    place = [(ERROR_TOPIC, b"out"), (ERROR_PARTITION, b"0"), (ERROR_OFFSET, b"5")]
+    headers = {"out": at.headers(), "dlq": [*at.headers(), (ERROR_REASON, b"call-failed"), *place]}
+    search = searched()
+    search._records = lambda topic, _since_ms: iter([log_record(5, headers=list(headers[topic]))])  # type: ignore[assignment]
+    assert [topic for _, topic, _ in search._search({at: log_record(3)}, None, keyed=True)] == ["out"]
+    headers["dlq"] = [(ERROR_REASON, b"not-json"), *at.headers()]
+    assert [topic for _, topic, _ in search._search({at: log_record(3)}, None, keyed=True)] == ["out", "dlq"]
 
 
 def test_records_since_a_time_are_read_from_where_each_partition_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
