@@ -106,19 +106,20 @@ class Reader:
     def __init__(self, connection: Connection, raw: RawLogs, wanted: RecordQuery) -> None:
         self._connection, self._raw, self.wanted = connection, raw, wanted
         self._admin = admin(connection)
-        self._take(topics.describe_one(self._admin, wanted.topic, Deadline(_ASK_S)))
+        self.partitions: list[int] = []
 
-    def _take(self, topic: topics.Topic) -> None:
-        self.topic_id = topic.topic_id
+    def check(self) -> str:
+        """Like `current_id`; raises `Refused` if there is no such topic."""
+        return self._take(topics.describe_one(self._admin, self.wanted.topic, Deadline(_ASK_S)))
+
+    def _take(self, topic: topics.Topic) -> str:
         self.partitions = chosen_partitions(self.wanted.partitions, topic.name, topic.partitions)
+        return topic.topic_id
 
-    def current_id(self) -> str:
-        """Return the topic's id now, and read the partitions that it has now; a broker may not know it for a moment."""
-        if (
-            now := topics.describe(self._admin, [self.wanted.topic], Deadline(_ASK_S)).get(self.wanted.topic)
-        ) is not None:
-            self._take(now)
-        return self.topic_id
+    def current_id(self) -> str | None:
+        """Return the topic's id now, and read the partitions that it has now; None if there is no such topic."""
+        known = topics.describe(self._admin, [self.wanted.topic], Deadline(_ASK_S))
+        return self._take(known[self.wanted.topic]) if known else None
 
     def bounds(self) -> dict[int, LogOffsets]:
         return log_offsets(self._admin, self.wanted.topic, self.partitions, Deadline(_ASK_S))
@@ -230,13 +231,15 @@ def follow_log(
             with raw_logs(connection, Deadline(_ASK_S)) as raw:
                 reader = Reader(connection, raw, wanted)
                 while True:
-                    if (now := reader.current_id()) != topic_id:
+                    now = reader.current_id()
+                    if now is not None and now != topic_id:
                         topic_id = now
                         starts.clear()
                         _report(
                             f"{wanted.topic} was deleted and recreated: showing the new one from its first record on"
                         )
-                    _show_new(reader, starts, say)
+                    if now is not None:  # it may be recreated later, and a broker that starts may not know it yet
+                        _show_new(reader, starts, say)
                     _report(outage.answered(time.monotonic()))
                     time.sleep(_POLL_S)
         except (DeadlineExceeded, KafkaFailure, Unreachable):
@@ -346,6 +349,7 @@ def show(
 
     with raw_logs(connection, Deadline(_ASK_S)) as raw:
         reader = Reader(connection, raw, wanted)
+        topic_id = reader.check()
         logs = reader.bounds()
         documents = collected(reader, logs)
         say(documents)
@@ -355,6 +359,6 @@ def show(
         ends = {p: reader.until(log) if wanted.newest else begin[p] for p, log in logs.items()}
         with contextlib.suppress(Stopped):
             starts = {p: max(ends[p], shown.get(p, 0)) for p in logs}
-            follow_log(connection, wanted, starts, say, reader.topic_id)
+            follow_log(connection, wanted, starts, say, topic_id)
     elif not documents and not as_json:
         click.echo(f"no record of {topic} matches; check --partition, --offset, --key and --isolation")
