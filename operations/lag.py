@@ -325,7 +325,7 @@ def _watch(
         while True:
             try:
                 before, document = _next(observer, before, interval_s)
-            except (DeadlineExceeded, KafkaFailure) as error:  # brokers come back, and the user wants to see it
+            except BrewError as error:  # brokers come back, or a topic that is recreated, and the user wants to see it
                 document = document_of([], [], 0, str(error)) | {"remaining": None, "exact": False}
             if as_json:
                 options.print_json(document | {"topic": topic, "group": group}, lines=True)

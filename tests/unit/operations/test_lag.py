@@ -18,7 +18,7 @@ from brew.cli import exit_code_of
 from brew.cluster import ONGOING, CoordinatorTransaction, OpenTransaction, RawBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import DeadlineExceeded, KafkaFailure, Refused
+from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
 from brew.kafka.raw_log import FirstVisible
 from brew.kafka.topics import Topic
 from brew.names import ExitCode, SinkTransactionalId
@@ -361,11 +361,15 @@ def test_a_terminal_that_is_too_narrow_cuts_no_number(width: int) -> None:
     assert ("why: no progress" in text, "┃" in text) == (width < 120, width == 120)
 
 
+@pytest.mark.parametrize("failure", [KafkaFailure("no answer"), Refused("no answer")])
 def test_watching_while_no_broker_answers_claims_no_number_of_records(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    failure: BrewError, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It showed "at most 0 records to read", and `"remaining": 0` to a monitor, whatever the lag was."""
-    answers = iter([KafkaFailure("no broker answers"), KeyboardInterrupt()])
+    """
+    It showed "at most 0 records to read", and `"remaining": 0` to a monitor, whatever the lag was. It ended where the
+    topic was missing, as while it is recreated, or at a broker that has just started.
+    """
+    answers = iter([failure, KeyboardInterrupt()])
 
     def answer(*_: object) -> NoReturn:
         raise next(answers)
@@ -374,9 +378,9 @@ def test_watching_while_no_broker_answers_claims_no_number_of_records(
     with pytest.raises(KeyboardInterrupt):
         lag._watch(SimpleNamespace(), [], 0, "in", "g", as_json=True)  # type: ignore[arg-type]
     document = json.loads(capsys.readouterr().out)
-    assert (document["remaining"], document["exact"], document["unavailable"]) == (None, False, "no broker answers")
+    assert (document["remaining"], document["exact"], document["unavailable"]) == (None, False, "no answer")
     lines = [str(line) for line in lag_table(document, "in", "g").renderables[1:]]
-    assert lines == ["unavailable: no broker answers"]
+    assert lines == ["unavailable: no answer"]
 
 
 def test_watching_into_a_file_shows_each_table(
