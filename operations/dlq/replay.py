@@ -96,6 +96,9 @@ class ReplayRules:
         elif letter.replays >= self.most_replays:
             kind = SkipReason.TOO_OFTEN
             why = f"it was replayed {quantity(letter.replays, 'time')}; --most-replays is {self.most_replays}, raise it"
+        elif source.partition >= self.partitions and (letter.omitted or letter.headers_omitted):
+            kind, there = SkipReason.BYTES_GONE, quantity(self.partitions, "partition")
+            why = f"what it omits is in partition {source.partition}, and {source.topic} has {there}"
         elif source.partition >= self.partitions and not self.by_key:
             kind, there = SkipReason.NO_PARTITION, quantity(self.partitions, "partition")
             why = f"it came from partition {source.partition}, and {source.topic} has {there}; set --by-key"

@@ -60,6 +60,7 @@ SOURCE = SourcePosition("in", 1, 7)
 ERRORS = [(ERROR_REASON, b"not-json"), (ERROR_MESSAGE, b"at 3")]
 LETTER = DeadLetter(0, 5, b"gold-1", b"x", [("trace", b"t"), *ERRORS, *SOURCE.headers()], 1_700_000_000_000)
 FOREIGN = replace(LETTER, headers=SOURCE.headers())
+OMITTING = replace(LETTER, value=None, headers=[*ERRORS, (ERROR_OMITTED, b"1"), *SOURCE.headers()])
 RULES = ReplayRules("in", partitions=4, max_bytes=100_000, most_replays=3)
 
 
@@ -108,6 +109,8 @@ def test_it_goes_back_to_its_partition_with_headers_that_name_it() -> None:
         (replace(RULES, input="other"), LETTER, SkipReason.FOREIGN),
         (replace(RULES, partitions=1), LETTER, SkipReason.NO_PARTITION),
         (replace(RULES, partitions=1, by_key=True), LETTER, None),
+        (replace(RULES, partitions=1, by_key=True), OMITTING, SkipReason.BYTES_GONE),
+        (replace(RULES, partitions=2), OMITTING, None),
     ],
 )
 def test_what_keeps_a_letter_where_it_is(rules: ReplayRules, letter: DeadLetter, why: SkipReason | None) -> None:
