@@ -371,7 +371,7 @@ def doctor(bootstrap: str, *, names: tuple[str, ...], as_json: bool, **option: A
         summary = {"sick": len(unhealthy), **report.document(), "doubts": doubts, "unavailable": snapshot.unavailable}
         print_json(summary | {"transactions": [row(case, snapshot, bootstrap) for case in snapshot.cases]})
     elif not option["abort"] or (doubts and not unhealthy):
-        _advise(unhealthy, doubts)
+        _advise(unhealthy, doubts, option["group"])
     if report.failed:
         return ExitCode.REFUSED
     return ExitCode.VIOLATION if unhealthy else ExitCode.REFUSED if doubts else ExitCode.DONE
@@ -436,11 +436,12 @@ def _doubts(snapshot: TransactionsSnapshot, settled: Collection[Diagnosis] = ())
     return doubts + ([f"{quantity(snapshot.unread, 'partition')} that could not be read"] if snapshot.unread else [])
 
 
-def _advise(unhealthy: list[Diagnosis], doubts: list[str]) -> None:
+def _advise(unhealthy: list[Diagnosis], doubts: list[str], group: str | None = None) -> None:
     if not unhealthy:
+        of_group = "" if group is None else f" of group {printable(group)} (--group, GROUP_ID: others are left out)"
         remedy = "run it again, as a user that may describe all topics and transactional ids"
         known = f" known, but {' and '.join(doubts)}; {remedy}" if doubts else ""
-        click.echo(f"no hanging or lingering transaction{known}")
+        click.echo(f"no hanging or lingering transaction{of_group}{known}")
         return
     first = shlex.quote(unhealthy[0].names[0])
     alone = f"`brew doctor --abort --transaction {first}`; an owner that still runs would be fenced"

@@ -419,6 +419,10 @@ def test_what_could_not_be_judged_is_not_called_healthy(
     monkeypatch.setattr(doctor, "examine", lambda *_what: snapshot)
     assert exit_code_of(cli, "brew", ["doctor"]) == code
     assert capsys.readouterr().out.endswith(text)
+    monkeypatch.setenv("GROUP_ID", "g")  # as in a pod of ours, where it looked as if no other program's was there
+    assert exit_code_of(cli, "brew", ["doctor"]) == code
+    of_group = "transaction of group g (--group, GROUP_ID: others are left out)"
+    assert capsys.readouterr().out.endswith(text.replace("transaction", of_group, 1))
     assert exit_code_of(cli, "brew", ["doctor", "--json"]) == code
     assert bool(json.loads(capsys.readouterr().out)["doubts"]) is bool(snapshot.unread)
 
