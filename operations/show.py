@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import click
@@ -179,12 +180,12 @@ class Reader:
             until, size = start, min(_CHUNK, size * 2)
         return documents[-limit:] if limit else documents
 
-    def forward(self, partition: int, start: int, log: LogOffsets) -> Iterator[dict[str, Any]]:
+    def forward(self, partition: int, start: int, log: LogOffsets) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """Yield the records from ``start`` on in chunks, each with the offset at which the next one begins."""
         until = self.until(log)
         while start < until:
-            end = min(until, start + _CHUNK)
-            yield from self.span(partition, start, end, log)
-            start = end
+            begin, start = start, min(until, start + _CHUNK)
+            yield start, self.span(partition, begin, start, log)
 
 
 def collected(reader: Reader, logs: Mapping[int, LogOffsets]) -> list[dict[str, Any]]:
@@ -196,10 +197,8 @@ def collected(reader: Reader, logs: Mapping[int, LogOffsets]) -> list[dict[str, 
         if wanted.newest:
             documents += reader.newest(partition, log)
             continue
-        for count, document in enumerate(reader.forward(partition, starts[partition], log), 1):
-            documents.append(document)
-            if count == wanted.limit:
-                break
+        chunks = (chunk for _, chunk in reader.forward(partition, starts[partition], log))
+        documents += islice(chain.from_iterable(chunks), wanted.limit or None)
     if len(logs) > 1:
         documents = _merged(documents)
     if not wanted.limit:
@@ -250,10 +249,10 @@ def follow_log(
 def _show_new(reader: Reader, starts: dict[int, int], say: Callable[[list[dict[str, Any]]], None]) -> None:
     for partition, log in reader.bounds().items():
         # A partition may be new, and retention may pass a place during an outage.
-        start, until = max(starts.get(partition, log.first), log.first), reader.until(log)
-        if until > start:
-            say(list(reader.forward(partition, start, log)))
-            starts[partition] = until
+        start = max(starts.get(partition, log.first), log.first)
+        for end, documents in reader.forward(partition, start, log):
+            say(documents)
+            starts[partition] = end
 
 
 def _report(text: str | None) -> None:

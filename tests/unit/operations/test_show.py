@@ -70,8 +70,8 @@ def test_an_outage_of_the_brokers_does_not_end_it_and_is_reported_once(
 
     def reader(*_: object) -> Any:
         opened.append(1)
-        forward = lambda _, start, log: [start, log.end]  # noqa: E731
-        return SimpleNamespace(bounds=bounds, until=lambda log: log.end, forward=forward, current_id=lambda: "id")
+        forward = lambda _, start, log: [(log.end, [start, log.end])] if start < log.end else []  # noqa: E731
+        return SimpleNamespace(bounds=bounds, forward=forward, current_id=lambda: "id")
 
     monkeypatch.setattr(show, "raw_logs", lambda *_: nullcontext())
     monkeypatch.setattr(show, "Reader", reader)
@@ -92,8 +92,8 @@ def test_a_partition_that_is_new_after_an_outage_is_followed_too(monkeypatch: py
             raise Stopped
         return answers.pop(0)
 
-    there = {"bounds": bounds, "current_id": lambda: "id"}
-    reader = SimpleNamespace(**there, until=lambda log: log.end, forward=lambda *where: [where[:2]])
+    forward = lambda p, start, log: [(log.end, [(p, start)])] if start < log.end else []  # noqa: E731
+    reader = SimpleNamespace(bounds=bounds, current_id=lambda: "id", forward=forward)
     monkeypatch.setattr(show, "raw_logs", lambda *_: nullcontext())
     monkeypatch.setattr(show, "Reader", lambda *_: reader)
     monkeypatch.setattr(show, "_POLL_S", 0)
@@ -124,7 +124,7 @@ def test_a_topic_that_is_recreated_is_shown_from_its_first_record_on(
     monkeypatch.setattr(
         show, "log_offsets", lambda _client, _topic, asked, _deadline: {p: LogOffsets(0, 3, 3) for p in asked}
     )
-    monkeypatch.setattr(Reader, "forward", lambda _self, *where: [where[:2]])
+    monkeypatch.setattr(Reader, "span", lambda _self, *where: [where[:2]])
     shown: list[Any] = []
     with pytest.raises(Stopped):
         show.follow_log(Connection("k:9092"), RecordQuery("out"), {0: 100}, shown.append, "old")
@@ -132,6 +132,17 @@ def test_a_topic_that_is_recreated_is_shown_from_its_first_record_on(
     away, back, recreated = capsys.readouterr().err.splitlines()
     assert (away[:12], back[:12]) == ("brokers-away", "brokers-back")
     assert recreated == "out was deleted and recreated: showing the new one from its first record on"
+
+
+def test_a_long_log_is_followed_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of a partition was held in memory, and shown only once its end was read."""
+    reader = Reader.__new__(Reader)
+    reader.wanted, starts = RecordQuery("out"), {0: 10}
+    monkeypatch.setattr(Reader, "bounds", lambda _self: {0: LogOffsets(0, 5000, 5000)})
+    monkeypatch.setattr(Reader, "span", lambda _self, *where: [where[1:3]])
+    shown: list[Any] = []
+    show._show_new(reader, starts, shown.append)
+    assert (shown, starts) == ([[(10, 2010)], [(2010, 4010)], [(4010, 5000)]], {0: 5000})
 
 
 def test_a_record_without_a_timestamp_is_shown_without_one() -> None:
