@@ -26,7 +26,7 @@ from brew.record import Function, Record, apply
 from operations.dlq.dead_letter import DeadLetter
 from operations.explain.verdict import Copy, DeliveryStatus, Order, OrderHistory, delivery_status, link_replays
 from operations.options import Report
-from operations.record_status import RecordStateFinder, Spans, spans, visibility
+from operations.record_status import RecordState, RecordStateFinder, Spans, spans, visibility
 
 _ASK_S = 60.0
 
@@ -54,7 +54,7 @@ class OrderTopics:
 
 
 class OrderSearch:
-    """One search; ``function`` of the run may drop a record or change its key; None: outputs keep the key."""
+    """One search; ``function`` of the run may drop a record or change it; None: outputs keep key and timestamp."""
 
     def __init__(
         self,
@@ -145,8 +145,8 @@ class OrderSearch:
         positions = self._positions({position.partition for position in asked})
         for topic in self.order_topics.targets:
             self._logs.pop(topic, None)
-        since_ms = earliest(sources.values())
-        # Headers cost more to read than keys, but the key is unknown if a record is gone or a function may change it.
+        since_ms = earliest(sources.values()) if self._function is None else None
+        # Headers cost more to read than keys, but a function may change the key, and the timestamp.
         keyed = self._function is None and all(record is not None for record in sources.values())
         matches = self._search(sources, since_ms, keyed=keyed)
         missing = set(asked) - {position for position, _, _ in matches}
@@ -174,7 +174,8 @@ class OrderSearch:
                 positions.get(position.partition),
                 complete,
                 None if source is None else Order.of(source.value(), readable_headers(source)),
-                dropped=not copies[position] and self._drops(source),
+                dropped=all(copy.written.state is RecordState.ABORTED for copy in copies[position])
+                and self._drops(source),
             )
             for position in asked
         ]

@@ -325,6 +325,27 @@ def test_a_copy_that_may_be_elsewhere_or_compacted_is_not_lost(
     assert searches == [(0, True), (None, False)], "committed without a copy: once more, without key and time"
 
 
+def test_a_function_may_change_timestamps_and_drop_what_an_earlier_one_tried_to_write() -> None:
+    """A second copy with an older timestamp was not found, and a record with an aborted copy was called lost."""
+    at, searches = SourcePosition("in", 0, 3), list[tuple[int | None, bool]]()
+    search = OrderSearch.__new__(OrderSearch)
+    vars(search).update(
+        order_topics=OrderTopics("in", "out", "dlq", "g"),
+        unavailable=[],
+        _function=lambda _record: None,
+        source=lambda _position: log_record(3),
+        logs=lambda _name: {0: LogOffsets(0, 10, 10)},
+        _logs={},
+        _positions=lambda _partitions: {0: 4},
+        _may_be_compacted=lambda: False,
+        _search=lambda _s, since_ms, *, keyed: searches.append((since_ms, keyed)) or [(at, "out", log_record(5))],
+        _copy=lambda role, *_of: PLAIN if role == "input" else ABORTED,
+        _named=lambda _copies: lambda _position, copy: copy,
+    )
+    assert delivery_status(search.histories([at])[0]) == (DeliveryStatus.DROPPED, DROPPED)
+    assert searches == [(None, False)]
+
+
 def searched(**known: Any) -> OrderSearch:
     search = OrderSearch.__new__(OrderSearch)
     logs = {0: LogOffsets(2, 10, 12), 1: LogOffsets(0, 10, 10), 2: LogOffsets(0, 10, 10)}
