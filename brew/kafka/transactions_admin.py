@@ -16,6 +16,7 @@ from brew.errors import KafkaFailure, Refused
 from brew.kafka.clients import attempt_s, mapped, mapped_query, producer
 from brew.kafka.group_requests import offsets_of_groups
 from brew.kafka.kafka_python import AdminPartition, NoSuchId, RawLogs, ask, kafka_python_admin
+from brew.kafka.transaction import fencing
 
 _FENCE_BYTES = 1_000_000
 _GROUPS_S = 10.0
@@ -135,10 +136,11 @@ def fence(connection: Connection, transactional_id: str, deadline: Deadline) -> 
     client = producer(
         connection, transactional_id, timeout_s=deadline.budget_s, message_max_bytes=_FENCE_BYTES, **{"linger.ms": 0}
     )
+    attempt = fencing(client)  # in short calls: a signal is handled between two of them
 
     def ask_once() -> None:
         with mapped(f"fence of {transactional_id}"):
-            client.init_transactions(max(0.001, deadline.remaining_s()))
+            attempt(max(0.001, deadline.remaining_s()))
 
     retry_until(ask_once, f"fence of {transactional_id}", deadline)
 

@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from rich.console import Console
 
 from brew.cli import exit_code_of, printable
@@ -20,6 +21,7 @@ from brew.cluster import ONGOING, CoordinatorTransaction, PartitionTransaction, 
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Fatal
+from brew.kafka import transactions_admin
 from brew.names import ExitCode, SinkTransactionalId, TransactionalId
 from operations import doctor, hanging_transactions
 from operations.hanging_transactions import AgeLimits, Diagnosis, Kind, diagnose, select_to_abort
@@ -275,6 +277,21 @@ def test_an_abort_asks_again_ends_only_what_is_the_same_and_waits_for_its_end(
     else:
         assert (doctor.abort_transaction(Connection("k:1"), diagnosis, Deadline(5)), done) == did
         assert left == []
+
+
+def test_a_fence_without_an_answer_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call lasted up to 30 s, and SIGTERM and Ctrl-C waited for its end."""
+    waits: list[float] = []
+
+    def init_transactions(timeout: float) -> None:
+        waits.append(timeout)
+        if len(waits) < 30:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "", False, True, False))
+
+    client = SimpleNamespace(init_transactions=init_transactions)
+    monkeypatch.setattr(transactions_admin, "producer", lambda *_given, **_settings: client)
+    transactions_admin.fence(Connection("k:1"), "g:in:2", Deadline(30))
+    assert (len(waits), max(waits)) == (30, 3.0)
 
 
 NOTHING = doctor.TransactionsSnapshot((), {}, {}, ())
