@@ -12,7 +12,7 @@ import orjson
 
 from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
-from brew.errors import DeadlineExceeded, Refused, Retriable
+from brew.errors import DeadlineExceeded, Refused, Retriable, UsageError
 from brew.kafka import topics
 from brew.kafka.clients import AdminClient, admin, reach
 from brew.kafka.log_reader import LogRecord, scan
@@ -347,7 +347,10 @@ def open_dead_letter_topics(connection: Connection, dead_letter: str) -> DeadLet
     reach(connection, Deadline(_REACH_S))
     client = admin(connection)
     marks = dead_letter + MARKS_TOPIC
-    described = topics.describe(client, [dead_letter, marks], Deadline(ASK_S))
+    wanted = [dead_letter]
+    with contextlib.suppress(UsageError):  # brokers refuse a name that is too long; such a topic has no replay log
+        wanted.append(checked_topic(marks, ""))
+    described = topics.describe(client, wanted, Deadline(ASK_S))
     if dead_letter not in described:
         raise Refused(
             f"dead-letter topic {dead_letter!r} does not exist on {connection.bootstrap}; set DLQ_TOPIC "

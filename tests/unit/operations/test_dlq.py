@@ -659,6 +659,21 @@ def test_a_partition_that_does_not_exist_is_named_without_an_option_that_does_no
     assert "there is no partition 4: d has partitions 0 to 3; run `brew dlq list`" in capsys.readouterr().err
 
 
+def test_a_topic_whose_name_is_too_long_for_a_replay_log_can_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers refused the description of both; a replay, which needs the log, names the setting."""
+    name, described = "d" * 241, list[list[str]]()
+    monkeypatch.setattr(marking, "reach", lambda *_: None)
+    monkeypatch.setattr(marking, "admin", lambda *_: None)
+    topic = lambda _client, names, _deadline: described.append(names) or {names[0]: Topic(names[0], "id", 1, 1)}  # noqa: E731
+    monkeypatch.setattr(marking.topics, "describe", topic)
+    place = marking.open_dead_letter_topics(NOWHERE, name)
+    assert (described, place.marks) == ([[name]], None)
+    with pytest.raises(UsageError, match=r"DLQ_TOPIC \(--dead-letter\) with '.replayed'"):
+        place.create_replay_log()
+    marking.open_dead_letter_topics(NOWHERE, name[1:])
+    assert described[1] == [name[1:], f"{name[1:]}.replayed"]
+
+
 def test_a_list_reads_the_replay_log_of_those_partitions_alone_that_have_such_letters(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
