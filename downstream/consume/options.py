@@ -92,6 +92,12 @@ crash_options = options(
 
 
 def loop_settings(given: dict[str, Any], group: str) -> LoopSettings:
+    by_claim = given["ownership"] == "claims"
+    if by_claim and given["partitions"] is not None:  # members divide all partitions, whoever may claim which
+        raise UsageError(
+            "--partitions names what this member reads, and with --ownership claims the members divide all partitions "
+            "among themselves; leave out one of the two"
+        )
     return LoopSettings(
         connection(given["bootstrap"]),
         group,
@@ -102,7 +108,7 @@ def loop_settings(given: dict[str, Any], group: str) -> LoopSettings:
         max_poll_interval_s=given["max_poll_interval_s"],
         session_timeout_s=given["session_timeout_s"],
         patience_s=given["patience_s"],
-        claims=claims_settings(given) if given["ownership"] == "claims" else None,
+        claims=claims_settings(given) if by_claim else None,
     )
 
 

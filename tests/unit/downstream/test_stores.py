@@ -47,7 +47,7 @@ from downstream.consume.handler import (
 from downstream.consume.loop import LoopResult
 from downstream.ledger import check as ledger_check
 from downstream.ledger.check import Money, _expected
-from downstream.ledger.command import Ledger, LedgerHandler, OffsetRow, Start, start
+from downstream.ledger.command import Ledger, LedgerHandler, OffsetRow, Start, ledger_command, start
 from downstream.ledger.entry import Entry, Problem, entry
 from downstream.postgres import Database, DatabaseSettings, _remedy
 from downstream.receive import check as receive_check
@@ -192,6 +192,13 @@ def test_no_record_is_an_error(value: bytes | None) -> None:
     result = entry(0, 0, value, [("source.topic", b"\x00"), ("source.partition", b"1" * 5000), ("source.offset", b"1")])
     assert result.problem is not None
     assert not any("\x00" in text for text in result if isinstance(text, str))
+
+
+def test_partitions_that_are_named_can_not_be_claimed() -> None:
+    """Of a with --partitions 0,1 and b with 2,3, each took its share of its own, one: nobody read the other two."""
+    words = ["--database", "postgresql://h/d", "--bootstrap", "127.0.0.1:1", "--partitions", "0,1"]
+    with pytest.raises(UsageError, match=r"^--partitions names what .*, and with --ownership claims"):
+        ledger_command.main([*words, "--ownership", "claims"], standalone_mode=False)
 
 
 def test_a_wait_longer_than_the_poll_interval_is_refused() -> None:
