@@ -24,7 +24,7 @@ from brew.names import ExitCode, checked_topic, quantity
 from brew.offsets import SourcePosition
 from brew.records import ERROR_EXCEPTION, ERROR_MESSAGE, ERROR_OFFSET, ERROR_PARTITION, ERROR_REASON, ERROR_TOPIC
 from downstream.address import RequestOutcome, authorization, checked_http, idempotency_key, masked_url
-from downstream.consume.handler import RetryLater
+from downstream.consume.handler import DeliverySemantics, RetryLater
 from downstream.consume.options import loop_options, loop_settings
 from downstream.http_pool import http_pool
 from downstream.observed import consume, stop_event, to_stderr
@@ -184,6 +184,11 @@ def call_command(url: str, group: str, *, dead_letter: str, as_json: bool, **giv
     retries = Retries(given["attempts"], given["back_off_s"], given["most_back_off_s"])
     settings = VirtualSettings(calls, given["most_uncovered"], retries, OnFailure(given["on_failure"]))
     loop = loop_settings(given, group)
+    if loop.claims is not None and loop.claims.flow is DeliverySemantics.AT_MOST_ONCE:
+        raise UsageError(
+            "--flow is at-most-once, but calls that fail are repeated, and records that were read ahead would be "
+            "skipped at each hand-over of a partition; leave it at at-least-once"
+        )
     if settings.on_failure is OnFailure.DEAD_LETTER and dead_letter == loop.topic:
         raise UsageError(
             f"--dead-letter is {dead_letter!r}, the topic that is read (--topic): a record that fails would be read "

@@ -326,11 +326,18 @@ def test_a_dead_letter_that_the_brokers_refuse_ends_the_program(monkeypatch: pyt
         caller.give_up(Record(0, b"k", b"0"), GONE, 1)
 
 
-def test_the_topic_that_is_read_does_not_get_its_dead_letters() -> None:
-    """Each of them would be read, fail and be written again."""
-    words = ["--url", "http://127.0.0.1:1", "--topic", "t", "--dead-letter", "t", "--bootstrap", "127.0.0.1:1"]
-    with pytest.raises(UsageError, match="--dead-letter is 't', the topic that is read"):
-        call.call_command.main(words, standalone_mode=False)
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--dead-letter", "t"], "--dead-letter is 't', the topic that is read"),
+        (["--ownership", "claims", "--flow", "at-most-once"], "--flow is at-most-once, but calls that fail"),
+    ],
+)
+def test_options_that_would_repeat_or_skip_calls_are_refused(words: list[str], named: str) -> None:
+    """A dead letter would be read, fail and be written again; what was read ahead was skipped at each hand-over."""
+    where = ["--url", "http://127.0.0.1:1", "--topic", "t", "--bootstrap", "127.0.0.1:1"]
+    with pytest.raises(UsageError, match=named):
+        call.call_command.main([*where, *words], standalone_mode=False)
 
 
 @dataclass
