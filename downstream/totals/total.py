@@ -22,6 +22,7 @@ _MOST_MAGNITUDE = 24
 _MOST_PLACES = 12
 _NONE = Decimal(0)
 _CHARACTERS = b"0123456789.- "
+_LONGEST_NAME = 32_768  # characters; key and value of its result take up to 16 bytes for each, and brokers take 1 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,8 @@ def of_order(value: bytes | None) -> tuple[tuple[bytes, ...], Total]:
     if customer is None or customer == "" or not isinstance(tier, str):
         return (UNREADABLE,), Total(orders=1)
     name = customer if isinstance(customer, str) else json.dumps(customer, default=str, sort_keys=True)
+    if max(len(name), len(tier)) > _LONGEST_NAME:
+        return (UNREADABLE,), Total(orders=1)
     keys = (f"{CUSTOMER}/{name}".encode("utf-8", "surrogatepass"), f"{TIER}/{tier}".encode("utf-8", "surrogatepass"))
     amount, rate = _number(order.get("total_cents")), _number(order.get(DISCOUNT_FIELD))
     if amount is None or rate is None:

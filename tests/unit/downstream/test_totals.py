@@ -93,10 +93,13 @@ def test_an_amount_beyond_25_digits_and_12_behind_the_point_counts_as_unpriced(c
 @pytest.mark.parametrize(
     "value",
     [None, b"", b"no json", b"[]", b"\xff", b'{"customer_id":"c"}', b'{"loyalty_tier":"gold"}', b"NaN", b"[" * 100_000,
-     b'{"customer_id":"","loyalty_tier":"gold"}', b'{"customer_id":' + b"9" * 5000 + b',"loyalty_tier":"gold"}'],
+     b'{"customer_id":"","loyalty_tier":"gold"}', b'{"customer_id":' + b"9" * 5000 + b',"loyalty_tier":"gold"}',
+     order("c" * 32_769, "gold", "1", "1"), order("c", "g" * 32_769, "1", "1")],
 )  # fmt: skip
 def test_what_is_no_enriched_order_is_counted_apart(value: bytes | None) -> None:
+    """Nor is one with a name so long that no broker takes its total: no later order was counted."""
     assert of_order(value) == ((UNREADABLE,), Total(orders=1))
+    assert len(of_order(order("c" * 32_768, "g" * 32_768, "1", "1"))[0]) == 2
 
 
 NAMED = '{"a": "2.50", "b": 1}'
