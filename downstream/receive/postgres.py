@@ -73,6 +73,7 @@ INSERT INTO processed_messages (message_id, consumer_group)
 SELECT id, %s FROM unnest(%s::text[]) AS id ORDER BY id
 ON CONFLICT DO NOTHING RETURNING message_id
 """
+_RENEW = "UPDATE processed_messages SET processed_at = now() WHERE consumer_group = %s AND message_id = ANY(%s)"
 # No unique index on effects: the claim guarantees that each exists once, and the check confirms it.
 _EFFECT = """
 WITH effect AS (
@@ -337,8 +338,10 @@ class PostgresReceiver(Receiver):
         return len(fresh)
 
     def _fresh(self, connection: Connection, messages: Sequence[Message]) -> list[Message]:
-        claimed = connection.execute(_CLAIM, [self.settings.group, [message.message_id for message in messages]])
-        new = {row[0] for row in claimed}
+        ids = [message.message_id for message in messages]
+        new = {row[0] for row in connection.execute(_CLAIM, [self.settings.group, ids])}
+        if len(new) < len(ids):  # the topic may keep this record longer than the one that was claimed
+            connection.execute(_RENEW, [self.settings.group, ids])
         return [message for message in messages if message.message_id in new]
 
     def _effect(self, connection: Connection, fresh: Sequence[Message]) -> None:

@@ -29,7 +29,8 @@ _SAFE = {"maxmemory-policy": "noeviction", "appendonly": "yes", "appendfsync": "
 # Release a claim only if it is still ours; it may have expired and been taken by another process.
 _GIVE_BACK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 # Redis runs a script in isolation, and writes all of it or nothing to its log. An error ends a script but undoes
-# nothing: a key that another program changed must leave no claim without its effect.
+# nothing: a key that another program changed must leave no claim without its effect. The claim of a known message is
+# renewed: the topic may keep this record longer than the one that was claimed.
 _CLAIM_AND_EFFECT = """
 local fresh = 0
 local function undo(claim, reply, key)
@@ -49,6 +50,11 @@ for i = 2, #KEYS, 2 do
             return undo(KEYS[i], given, KEYS[1] .. ', field ' .. ARGV[i])
         end
         fresh = fresh + 1
+    elseif redis.call('GET', KEYS[i]) == 'done' then
+        redis.call('PEXPIRE', KEYS[i], ARGV[1])
+        redis.call('PEXPIRE', KEYS[i + 1], ARGV[1])
+    else
+        return redis.error_reply('BUSY ' .. KEYS[i] .. ' is in progress, in a receiver with --store redis')
     end
 end
 return fresh

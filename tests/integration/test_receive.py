@@ -171,6 +171,20 @@ def test_old_claims_are_cleaned_up_beside_the_work(stage: ReceiveStage) -> None:
     assert _value(stage, "SELECT count(*) FROM processed_messages WHERE consumer_group = 'another group'") == 1
 
 
+def test_a_claim_is_kept_as_long_as_the_last_record_with_its_id(stage: ReceiveStage) -> None:
+    """An order that was sent again days later outlived its claim: read again after that, it counted twice."""
+    field = "field:order_id"
+    stage.receive(stage.in_postgres(message_id=field))
+    with psycopg.connect(stage.url, options=f"-c search_path={stage.schema}") as connection:
+        connection.execute("UPDATE processed_messages SET processed_at = now() - interval '2 hours'")
+    enriched.write(stage.bootstrap, stage.topic, MESSAGES, first=5000)  # other sources, the same orders
+    assert stage.receive(stage.in_postgres(message_id=field)).effects == 0
+    keeping = stage.in_postgres(keep_s=3600.0, message_id=field, again=True)
+    while keeping._clean_up.round():
+        pass
+    assert stage.receive(keeping).effects == 0
+
+
 def test_claims_that_would_not_outlive_their_records_are_refused(stage: ReceiveStage) -> None:
     """The topic keeps a record for 7 days behind the youngest of its segment, and a segment takes up to 7 days."""
     done = run(stage.command("postgres", "--keep-days", "14"))

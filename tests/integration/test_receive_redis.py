@@ -179,6 +179,25 @@ def test_a_claim_that_has_run_out_is_a_duplicate_when_its_message_comes_again(st
     assert stage.check().findings["receiver-duplicate"] >= 1
 
 
+def test_a_claim_is_kept_as_long_as_the_last_record_with_its_id(stage: ReceiveStage) -> None:
+    """As in PostgreSQL; the time is the receiver's that read it last, so `--again` also renews claims made for less."""
+    keys, session = Keys(stage.group), client.Redis.from_url(stage.redis)
+    stage.receive(stage.in_script())
+    stage.receive(stage.in_script(keep_s=3600.0, again=True))
+    for key in (keys.claim, keys.effect):
+        assert session.ttl(key(f"{enriched.SOURCE}/0/3")) > 3000
+    session.close()
+
+
+def test_a_claim_that_is_in_progress_is_not_taken_for_done(stage: ReceiveStage) -> None:
+    """A receiver with --store redis died before the effect, and the next one has --store redis-script."""
+    session = client.Redis.from_url(stage.redis)
+    session.set(Keys(stage.group).claim(f"{enriched.SOURCE}/0/3"), "a token", px=2000)
+    stage.receive(stage.in_script())
+    stage.proven(MESSAGES)
+    session.close()
+
+
 def nothing_left_to_evict(session: client.Redis) -> bool:
     """Whether there is nothing left to evict; Redis evicts for half a millisecond at a time and goes on later."""
     try:
