@@ -128,11 +128,18 @@ def administrator(
 def pause(member: Member, wanted: Filter, for_s: float, wait_s: float) -> None:
     """Pause a group until no partition has an owner; raises `Refused`, the pause lifted, if one still has."""
     member.pause_group(for_s, Deadline(READ_S))
+    try:
+        _await_release(member, wanted, for_s, wait_s)
+    except BaseException:  # also a signal's: the group would stay idle until the pause is over
+        member.pause_group(0, Deadline(READ_S))
+        raise
+
+
+def _await_release(member: Member, wanted: Filter, for_s: float, wait_s: float) -> None:
     within_s, option = min((wait_s, "--wait-s"), (for_s, "--for-s"))  # after the pause they claim again
     deadline = Deadline(within_s)
     while held := holders(member, wanted):
         if deadline.expired():
-            member.pause_group(0, Deadline(READ_S))
             raise Refused(
                 f"{wanted.group} still owns partitions after {deadline.budget_s:g} s: {', '.join(sorted(held))}; "
                 f"the pause was ended. Stop these members, or wait longer ({option})"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -391,6 +392,20 @@ def test_a_group_that_does_not_give_back_is_refused_and_works_on(commands: Claim
         assert "stubborn" in commands.run("set-position", *words, code=ExitCode.REFUSED)
         assert json.loads(commands.run("status", "--json"))["pauses"] == []
         assert len(member.held()) == 3
+
+
+@pytest.mark.parametrize("command", [["release"], ["set-position", "--to", "earliest", "--topic", "worked"]])
+def test_a_signal_while_a_group_gives_back_ends_its_pause(
+    commands: ClaimsCommands, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    """Its members stayed idle for up to twice --wait-s, and nothing said so."""
+    with commands.heartbeater("stubborn") as member:
+        until(lambda: len(member.held()) == 3, "it works")
+        words = [commands.topic if word == "worked" else word for word in command]
+        with monkeypatch.context() as patch:
+            patch.setattr("downstream.claims.admin.time", Mock(sleep=Mock(side_effect=Stopped)))
+            commands.run(*words, "--group", commands.names.group, code=STOPPED_EXIT)
+        assert json.loads(commands.run("status", "--json"))["pauses"] == []
 
 
 WRONG: list[tuple[list[str], str]] = [
