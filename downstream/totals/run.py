@@ -163,7 +163,7 @@ class Run:
         aggregate = {}
         for p in range(topics.deltas.partitions):
             self._stores[p] = self._store_of(p, topics.changelog)
-            aggregate[p] = Aggregate(self._settings, self._client, p, self._stores[p], self._restored)
+            aggregate[p] = Aggregate(self._settings, self._client, p, self._stores[p], self._restored, self._stop)
         return _Stage(topics.input, split), _Stage(topics.deltas, aggregate, layout=topics.layout)
 
     def _restored(self, partition: int, records: int, seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -135,6 +136,8 @@ class Aggregate:
     partition: int
     store: Store
     restored: Callable[[int, int, float], None] = lambda _partition, _records, _seconds: None
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Ends a restore, so that a large state is closed within the time that a signal leaves, and its rest read later."""
     _found: dict[bytes, Total] = field(default_factory=dict)
     _changes: dict[bytes, bytes | None] = field(default_factory=dict)
     _until: int = -1
@@ -189,7 +192,7 @@ class Aggregate:
         began, settings = time.monotonic(), self.settings
         deadline = Deadline(settings.restore_s)
         where = settings.changelog, self.partition
-        records = restore(settings.connection, settings.group, self.client(), *where, self.store, deadline)
+        records = restore(settings.connection, settings.group, self.client(), *where, self.store, deadline, self.stop)
         if records:
             self.restored(self.partition, records, time.monotonic() - began)
 

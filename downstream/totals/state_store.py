@@ -288,6 +288,7 @@ def restore(
     partition: int,
     store: Store,
     deadline: Deadline,
+    stop: threading.Event,
 ) -> int:
     """
     Read the changelog after the store's checkpoint; return the number of records read.
@@ -296,6 +297,7 @@ def restore(
     caller's own; brokers with ACLs require one even where nothing is committed.
 
     Raises:
+        DeadlineExceeded: it took too long, or ``stop`` was set; the next restore continues from here.
         Refused: the changelog has lost records; a total built on it would be wrong.
     """
     log = wait_until_stable(client, topic, [partition], Deadline(min(_STABLE_S, deadline.budget_s)))[partition]
@@ -307,7 +309,7 @@ def restore(
     began, told_keys, keys = (-1, 0, 0) if checkpoint is None else (checkpoint.until, checkpoint.keys, checkpoint.keys)
     until, done, reached, again_from = began, 0, start, log.end
     with closing(RangeReader(connection, topic, partition, group)) as reader:
-        for batch in reader.read(start, log.end, deadline, threading.Event()):
+        for batch in reader.read(start, log.end, deadline, stop):
             changes: dict[bytes, bytes | None] = {}
             for record in batch:
                 key, value = record.key(), record.value()

@@ -735,7 +735,8 @@ def restored(
     monkeypatch.setattr(state_store, "_PAUSE_S", 0.0)
     monkeypatch.setattr(state_store, "RangeReader", Reader)
     logs_of(monkeypatch, state_store, *seen)
-    return state_store.restore(SETTINGS.connection, "g", NOWHERE, "c", 0, store, Deadline(10)), read
+    stop = threading.Event()
+    return state_store.restore(SETTINGS.connection, "g", NOWHERE, "c", 0, store, Deadline(10), stop), read
 
 
 def test_a_restore_reads_to_the_end_of_what_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -759,6 +760,21 @@ def test_a_restore_begins_where_the_store_stands_while_the_log_holds_that(
     store.write({b"a": ONE}, StoreCheckpoint(1, known, 1))
     _, read = restored(monkeypatch, store, [Record(5, CHECKPOINT_KEY, b"9 %d" % kept)], log(6, first=first))
     assert (read, dict(store.items())) == ([(start, 6)], {b"a": ONE} if kept else {})
+
+
+def test_a_signal_ends_a_restore(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    """A process that is killed while it restores leaves a state without a mark, and the next one begins anew."""
+    asked: list[Any] = []
+    run._admin = NOWHERE
+    monkeypatch.setattr(stages, "restore", lambda *given: asked.extend(given))
+    run._stages(COUNTED)[1].tasks[0]._restore()
+    assert run._stop in asked
+    read: list[Any] = []
+    reader = Mock(return_value=Mock(read=lambda *given: read.extend(given) or []))
+    monkeypatch.setattr(state_store, "RangeReader", reader)
+    logs_of(monkeypatch, state_store, log(0))
+    state_store.restore(SETTINGS.connection, "g", NOWHERE, "c", 0, MemoryStore(), Deadline(9), run._stop)
+    assert run._stop in read
 
 
 def test_a_restore_takes_only_totals(monkeypatch: pytest.MonkeyPatch) -> None:
