@@ -153,9 +153,10 @@ class Run:
             self._open_clients()
 
     def close_stores(self) -> None:
-        """Close the stores cleanly, so that the next process can trust them."""
-        for store in self._stores.values():
-            store.close()
+        """Close the stores cleanly, so that the next process can trust them; those behind one that fails, too."""
+        with contextlib.ExitStack() as ending:
+            for store in self._stores.values():
+                ending.callback(store.close)
 
     def _stages(self, topics: Topics) -> tuple[_Stage, _Stage]:
         counts = topics.input.partitions, topics.changelog.partitions

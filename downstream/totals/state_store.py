@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -143,7 +143,19 @@ class RocksStore:
         except Exception:  # noqa: BLE001 - all that the library raises, for files that are damaged or lost
             self.wiped = True
             shutil.rmtree(self._path, ignore_errors=True)
-            self._open()
+            with self._writing():
+                self._open()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Raise `Refused` for the library's errors, which have no class of their own: mostly, the disk is full."""
+        try:
+            yield
+        except Exception as error:
+            raise Refused(
+                f"the state in {self._home} can't be written: {error}; free space there or name another --state-dir, "
+                "then run again: it is restored from the changelog"
+            ) from error
 
     @staticmethod
     def trusted(home: Path, identity: str) -> bool:
@@ -185,7 +197,8 @@ class RocksStore:
             else:
                 batch.put(key, value)
         batch.put(CHECKPOINT_KEY, checkpoint.encode())
-        self._db.write(batch)
+        with self._writing():
+            self._db.write(batch)
         self.checkpoint = checkpoint
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
@@ -199,7 +212,8 @@ class RocksStore:
         self._open()
 
     def close(self) -> None:
-        self._db.flush()
+        with self._writing():
+            self._db.flush()
         self._db.close()
         self._set_mark(self._identity)
         os.close(self._lock)

@@ -174,14 +174,18 @@ def test_only_a_state_that_was_closed_in_good_order_is_there_again(
     again.close()
 
 
-def test_a_state_that_could_not_be_written_out_has_no_mark(tmp_path: Path) -> None:
-    """As on a full disk: what is in its files is not what was committed."""
-    store = RocksStore(tmp_path, "topic")
-    database, store._db = store._db, Mock(flush=Mock(side_effect=OSError("no space left on device")))
-    with pytest.raises(OSError, match="no space"):
-        store.close()
+def test_a_state_that_could_not_be_written_out_has_no_mark(tmp_path: Path, run: Run) -> None:
+    """As on a full disk: what is in its files is not what was committed. Other states are closed all the same."""
+    store, other = RocksStore(tmp_path, "topic"), Mock()
+    run._stores = {0: other, 1: store, 2: other}
+    full = Mock(side_effect=Exception("IO error: No space left on device"))
+    database, store._db = store._db, Mock(flush=full, write=full)
+    for use in (run.close_stores, lambda: store.write({}, StoreCheckpoint(5, 9, 1))):
+        with pytest.raises(Refused, match=r"can't be written: IO error: No space left .*; free .* --state-dir, then"):
+            use()
+    assert other.close.call_count == 2
     database.close()
-    assert not RocksStore.trusted(tmp_path, "topic")
+    assert (RocksStore.trusted(tmp_path, "topic"), store.checkpoint) == (False, None)
 
 
 def test_a_state_with_damaged_files_is_wiped_although_it_was_closed_in_good_order(tmp_path: Path) -> None:
