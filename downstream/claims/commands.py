@@ -22,7 +22,7 @@ from rich.text import Text
 from brew import names
 from brew.claims.messages import WHOLE_TOPIC
 from brew.claims.state import Status
-from brew.cli import REACH_S, as_called, bootstrap_option, checked_group, connection, option, options
+from brew.cli import REACH_S, as_called, bootstrap_option, checked_group, connection, option, options, printable
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import UsageError
@@ -63,16 +63,16 @@ def tables(snapshot: ClaimsSnapshot, title: str) -> Group:
     idle = [member.client for member in snapshot.members if (member.group, member.topic, member.client) not in owners]
     if idle:
         lines.append(f"members without partitions: {', '.join(idle)}")
-    return Group(shown, *(escape(as_called(line)) for line in lines))
+    return Group(shown, *(escape(printable(as_called(line))) for line in lines))
 
 
 def _cells(row: Row) -> list[str]:
     colour = _COLOURS[row.state]
     return [
-        escape(row.group),
+        escape(printable(row.group)),
         escape(row.topic),
         "whole" if row.partition == WHOLE_TOPIC else str(row.partition),
-        escape(row.owner or "-"),
+        escape(printable(row.owner or "-")),
         f"[{colour}]{row.state}[/]",
         f"{row.heard_s_ago:.1f} s",
         "-" if row.position < 0 else str(row.position),

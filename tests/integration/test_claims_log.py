@@ -339,6 +339,14 @@ def test_the_world_is_shown_as_a_table_and_as_json(commands: ClaimsCommands, mem
     assert len(members) == 2
 
 
+def test_names_do_not_control_the_terminal(commands: ClaimsCommands) -> None:
+    """Whoever may write to the claims topic chooses its client's name."""
+    with commands.heartbeater("\x1b[2J") as member:
+        until(lambda: len(member.held()) == 3, "it works")
+        table = commands.run("status")
+    assert (r"\x1b[2J" in table, "\x1b" in table) == (True, False)
+
+
 def test_a_paused_group_gives_back_and_goes_on_when_told(commands: ClaimsCommands, members: Members) -> None:
     """The command returns once nobody owns anything; nobody claims until the pause ends."""
     assert "released all partitions" in commands.run("release", "--group", commands.names.group, "--for-s", "600")
