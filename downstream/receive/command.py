@@ -162,7 +162,7 @@ def receive_command(*, only_check: bool, as_json: bool, **given: Any) -> int:
       python -m downstream receive --database postgresql://brew@localhost:5432/brew
       python -m downstream receive --store redis-script --redis redis://localhost:6379/0 --follow
       python -m downstream receive --store outbox --effect-url http://localhost:8080/
-      python -m downstream receive --message-id field:order_id --again
+      python -m downstream receive --message-id field:order_id --group by-order
       python -m downstream receive --check --json
     """  # noqa: D301 - click's own mark
     store, settings = given["store"], loop_settings(given, given["group"])
