@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import io
 import shutil
 import sys
 import sysconfig
@@ -29,17 +30,34 @@ def pickled(function: Callable[..., Any]) -> bytes:
     if by_value:
         cloudpickle.register_pickle_by_value(package)
     try:
-        payload: bytes = cloudpickle.dumps(function)
+        payload = io.BytesIO()
+        _Pickler(payload).dump(function)
     except Exception as error:
         raise UsageError(
             f"{function.__module__}:{getattr(function, '__qualname__', function)} can't be sent to Spark's tasks "
-            f"({type(error).__name__}: {error}); make what can't travel inside of the function, at its first call, or "
-            "give its module to --py-files"
+            f"({type(error).__name__}: {error}); make what can't travel inside of the function, at its first call, "
+            "or give its module to --py-files"
         ) from error
     finally:
         if by_value:
             cloudpickle.unregister_pickle_by_value(package)
-    return payload
+    return payload.getvalue()
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Sends functions with a cache by value where it sends others by value; cloudpickle sends them by name only."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, functools._lru_cache_wrapper):  # noqa: SLF001 - the type has no public name
+            by_value = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
+            if any(f"{obj.__module__}.".startswith(f"{name}.") for name in by_value):
+                return _cached, (obj.__wrapped__, obj.cache_parameters())
+        return super().reducer_override(obj)
+
+
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
+    made: Callable[..., Any] = functools.lru_cache(**parameters)(function)
+    return made
 
 
 def _known_to_executors(package: Any) -> bool:

@@ -130,6 +130,17 @@ def test_what_is_in_a_wheel_travels_by_name_and_the_wheel_with_it(tmp_path: Path
         load("in_a_wheel:other", ("/no/wheel.whl",))
 
 
+def test_a_function_with_a_cache_travels_like_one_without(tmp_path: Path) -> None:
+    """What is costly is made in the first call, by a cached function; cloudpickle would send it by name."""
+    (tmp_path / "cached.py").write_text(
+        "import functools\n@functools.cache\ndef half(n):\n    return n if n < 2 else half(n // 2)\n"
+        "@functools.lru_cache(7)\ndef f(record):\n    return record.with_value(b'%d' % half(8))\n"
+    )
+    payload = pickled(load(f"{tmp_path}/cached.py:f").target)
+    (tmp_path / "cached.py").unlink()
+    assert _elsewhere(payload, tmp_path).strip() == "b'1'"
+
+
 def test_what_can_not_travel_is_refused_with_the_way_out(tmp_path: Path) -> None:
     source = "import threading\nL = threading.Lock()\ndef f(record):\n    return L and record\n"
     (tmp_path / "locked.py").write_text(source)
