@@ -109,13 +109,18 @@ class Pipeline:
         _check_type("conf", conf, (Mapping, NoneType), "Mapping or None")
         known = ClientConfig() if client_config is None else load(Path(client_config))
         jvm_dir = str(dependencies.home(None))
+        files = _texts("py_files", py_files)
+        if absent := [file for file in files if not Path(file).exists()]:
+            raise UsageError(
+                f"py_files is {absent[0]!r}: there is no such file; give modules (.py), archives or wheels"
+            )
         self.settings = PipelineSettings(
             Connection(checked_bootstrap(bootstrap), known.properties, known.secrets, known.source),
             input,
             output,
             dead_letter or f"{output}.dlq",
             group or f"brew-{output}",
-            SparkSettings(master, jvm_dir, conf or {}, py_files=_texts("py_files", py_files)),
+            SparkSettings(master, jvm_dir, conf or {}, py_files=files),
             reader=_one_of(Reader, "reader", reader),
             transform=transform,
             on_error=_one_of(OnError, "on_error", on_error),

@@ -6,6 +6,7 @@ import contextlib
 import queue
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from brew.driver import assignor
@@ -354,7 +355,8 @@ def lease_workers(
     from brew.spark import session  # noqa: PLC0415 - a third of a second
     from brew.spark.shipping import pickled  # noqa: PLC0415 - as above
 
-    made = for_executors(transformation(settings), pickled)  # before Spark starts: refuses what can't be serialized
+    # Before Spark starts: refuses what can't be serialized.
+    made = for_executors(transformation(settings), partial(pickled, py_files=settings.spark.py_files))
     borrowed = context or session.borrowed(settings.spark)
     spark_context = borrowed or session.start_context(settings.spark, compilers)
     conf = spark_context.getConf()

@@ -250,7 +250,8 @@ def create_workers(
         from brew.spark import session  # noqa: PLC0415
         from brew.spark.shipping import pickled  # noqa: PLC0415
 
-        made = for_executors(transformation(settings), pickled)  # before Spark starts: refuses what can't be serialized
+        # Before Spark starts: refuses what can't be serialized.
+        made = for_executors(transformation(settings), partial(pickled, py_files=settings.spark.py_files))
         if context is not None:
             spark = SparkSession(context)
         elif (context := session.borrowed(settings.spark)) is not None:

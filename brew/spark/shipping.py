@@ -20,13 +20,13 @@ from brew.errors import UsageError
 _ARCHIVES = (".zip", ".egg", ".whl")
 
 
-def pickled(function: Callable[..., Any]) -> bytes:
+def pickled(function: Callable[..., Any], py_files: Iterable[str] = ()) -> bytes:
     """Serialize a function with its package or file, unless executors have it; raises `UsageError` if it can't be."""
     inner: Any = function
     while isinstance(inner, functools.partial):  # its own module is `functools`
         inner = inner.func
     package = sys.modules.get((getattr(inner, "__module__", None) or "").partition(".")[0])
-    by_value = package is not None and package.__name__ != "__main__" and not _known_to_executors(package)
+    by_value = package is not None and package.__name__ != "__main__" and not _known_to_executors(package, py_files)
     if by_value:
         cloudpickle.register_pickle_by_value(package)
     try:
@@ -60,8 +60,8 @@ def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Callabl
     return made
 
 
-def _known_to_executors(package: Any) -> bool:
-    """Return whether executors can import it: Spark expects installed packages there, and archives are sent."""
+def _known_to_executors(package: Any, py_files: Iterable[str]) -> bool:
+    """Return whether executors can import it: Spark expects installed packages there, and ``py_files`` are sent."""
     if package.__name__ == __name__.partition(".")[0]:
         return True
     file = getattr(package, "__file__", None)
@@ -73,7 +73,8 @@ def _known_to_executors(package: Any) -> bool:
     installed = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     path = Path(file).resolve()
     in_archive = any(part.endswith(_ARCHIVES) for part in path.parts)
-    return in_archive or any(path.is_relative_to(Path(folder).resolve()) for folder in installed)
+    sent = path in {Path(given).resolve() for given in py_files} and path.stem == package.__name__
+    return in_archive or sent or any(path.is_relative_to(Path(folder).resolve()) for folder in installed)
 
 
 def add_py_files(context: SparkContext, paths: Iterable[str]) -> None:

@@ -266,6 +266,16 @@ def test_a_script_runs_a_closure_and_gets_the_counts(stage: Stage) -> None:
     assert pipeline.run().records == 0
 
 
+def test_a_module_given_to_py_files_may_hold_what_can_not_be_serialized(stage: Stage, tmp_path: Path) -> None:
+    """It travels by name, as a wheel does."""
+    source = "import threading\nLOCK = threading.Lock()\ndef f(record):\n    with LOCK:\n        return record\n"
+    (file := tmp_path / f"locked_{stage.reader}.py").write_text(source)
+    create_with_clicks(stage, PLAIN)
+    settings: dict[str, Any] = {"bootstrap": stage.broker.bootstrap, "master": "local[1]", "reader": stage.reader}
+    settings |= {"input": stage.names.input, "output": stage.names.output}
+    assert brew.Pipeline(transform=f"{file}:f", py_files=file, **settings).run().transformed == 1
+
+
 def test_a_run_in_the_background_is_watched_and_stopped(broker: Broker, names: Names) -> None:
     stage = Stage(broker, names)
     create_with_clicks(stage, PLAIN, PLAIN, partitions=2)

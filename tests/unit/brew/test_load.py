@@ -146,3 +146,4 @@ def test_what_can_not_travel_is_refused_with_the_way_out(tmp_path: Path) -> None
     (tmp_path / "locked.py").write_text(source)
     with pytest.raises(UsageError, match=r"locked:f can't be sent to Spark's tasks .*lock.*at its first call"):
         pickled(load(f"{tmp_path}/locked.py:f").target)
+    assert b"locked" in pickled(load(f"{tmp_path}/locked.py:f").target, [f"{tmp_path}/locked.py"])

@@ -85,6 +85,7 @@ def named(words: list[str]) -> tuple[str, str]:
         ({"group": 7}, "group is 7; it has to be of type str"),
         ({"also_output": [7]}, "also_output is 7; it has to be of type str"),
         ({"also_output": None}, "also_output is None; it has to be of type str or a sequence of them"),
+        ({"py_files": "no.py"}, "py_files is 'no.py': there is no such file"),
         ({"py_files": 3}, "py_files is 3; it has to be of type str or a sequence of them"),
         ({"allow": 3}, "allow is 3; it has to be of type str or a sequence of them"),
         ({"transform": 5}, "transform is 5; it has to be of type str or a function"),
