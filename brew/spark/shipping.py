@@ -9,6 +9,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pyspark import SparkContext, cloudpickle
 from brew.errors import UsageError
 
 _ARCHIVES = (".zip", ".egg", ".whl")
+_registering = threading.Lock()
 
 
 def pickled(function: Callable[..., Any], py_files: Iterable[str] = ()) -> bytes:
@@ -27,20 +29,21 @@ def pickled(function: Callable[..., Any], py_files: Iterable[str] = ()) -> bytes
         inner = inner.func
     package = sys.modules.get((getattr(inner, "__module__", None) or "").partition(".")[0])
     by_value = package is not None and package.__name__ != "__main__" and not _known_to_executors(package, py_files)
-    if by_value:
-        cloudpickle.register_pickle_by_value(package)
-    try:
-        payload = io.BytesIO()
-        _Pickler(payload).dump(function)
-    except Exception as error:
-        raise UsageError(
-            f"{function.__module__}:{getattr(function, '__qualname__', function)} can't be sent to Spark's tasks "
-            f"({type(error).__name__}: {error}); make what can't travel inside of the function, at its first call, "
-            "or give its module to --py-files"
-        ) from error
-    finally:
+    with _registering:  # two runs that start at once would end each other's registration
         if by_value:
-            cloudpickle.unregister_pickle_by_value(package)
+            cloudpickle.register_pickle_by_value(package)
+        try:
+            payload = io.BytesIO()
+            _Pickler(payload).dump(function)
+        except Exception as error:
+            raise UsageError(
+                f"{function.__module__}:{getattr(function, '__qualname__', function)} can't be sent to Spark's tasks "
+                f"({type(error).__name__}: {error}); make what can't travel inside of the function, at its first call, "
+                "or give its module to --py-files"
+            ) from error
+        finally:
+            if by_value:
+                cloudpickle.unregister_pickle_by_value(package)
     return payload.getvalue()
 
 

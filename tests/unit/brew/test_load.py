@@ -6,7 +6,9 @@ import pickle
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,6 +141,23 @@ def test_a_function_with_a_cache_travels_like_one_without(tmp_path: Path) -> Non
     payload = pickled(load(f"{tmp_path}/cached.py:f").target)
     (tmp_path / "cached.py").unlink()
     assert _elsewhere(payload, tmp_path).strip() == "b'1'"
+
+
+def test_two_runs_of_one_package_may_start_at_once(tmp_path: Path) -> None:
+    """The first one that had sent its function would make the other send its own by name."""
+    (tmp_path / "paired.py").write_text("def f(record):\n    return record\ndef g(record):\n    return record\n")
+    first, second = (load(f"{tmp_path}/paired.py:{name}").target for name in "fg")
+    with ThreadPoolExecutor(1) as other:
+
+        class Meanwhile:
+            def __reduce__(self) -> Any:
+                wait([other.submit(pickled, second)], 0.3)
+                return int, ()
+
+        first.slow = Meanwhile()  # type: ignore[attr-defined]
+        payload = pickled(first)
+    (tmp_path / "paired.py").unlink()
+    assert _elsewhere(payload, tmp_path).strip() == "b'moo'"
 
 
 def test_what_can_not_travel_is_refused_with_the_way_out(tmp_path: Path) -> None:
