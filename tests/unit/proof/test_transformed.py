@@ -387,6 +387,9 @@ def test_a_function_is_given_each_record_as_it_came() -> None:
 def test_the_time_that_a_function_gives_is_the_outputs() -> None:
     logs = right(inputs(1), lambda record: dataclasses.replace(record, timestamp=555))
     assert "timestamp is 100, should be 555" in judged(logs).findings[0].evidence
+    logs = right([inputs(1)[0]._replace(created=0)])
+    logs.rows[OUT][0] = logs.rows[OUT][0]._replace(created=777)  # to librdkafka, 0 is now
+    assert judged(logs).verdict is Verdict.PROVEN
     logs.rows[OUT][0] = logs.rows[OUT][0]._replace(created=555)
     assert judged(logs).verdict is Verdict.PROVEN
 
