@@ -217,7 +217,7 @@ def _registered(kind: str, registry: Registry, output: str | None, **schemas: An
     client = {"url": registry} if isinstance(registry, str) else dict(registry)
     if not client.get("url"):
         raise UsageError(
-            f"formats.{kind} has no registry: registry is {registry!r}; give it an address, as http://host:8081"
+            f"formats.{kind} has no registry: its url is {client.get('url')!r}; give it an address, as http://host:8081"
         )
     texts: dict[str, Any] = {
         name: schema.read_text() if isinstance(schema, Path) else schema for name, schema in schemas.items()

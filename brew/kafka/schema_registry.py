@@ -7,6 +7,7 @@ are wrong (the serializer's own exception, which ends a run).
 from __future__ import annotations
 
 import functools
+import re
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -63,7 +64,8 @@ class SchemaSettings:
 
     @property
     def url(self) -> str:
-        return str(dict(self.registry)["url"])
+        """The address without a password in it: a message about it goes into dead letters."""
+        return re.sub("(?<=://)[^/]*@", "", str(dict(self.registry)["url"]))
 
 
 _making = threading.Lock()

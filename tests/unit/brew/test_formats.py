@@ -187,8 +187,22 @@ def test_an_async_function_is_refused() -> None:
             formats.json()(function)
 
 
+def test_a_password_in_the_registrys_address_is_in_no_message() -> None:
+    """A rejection's message is a header of the dead letter."""
+    with http_pages(404, b'{"error_code":40403,"message":"Schema not found"}') as url:
+        address = url.replace("://", "://user:secret@")
+        for client in ({"url": address}, {"url": address.replace("127.0.0.1", "127.0.0.9"), "max.retries": 0}):
+            registered = formats.avro(registry=client)
+            with pytest.raises((Reject, RegistryUnreachable), match=r"http://127\.0") as failed:
+                registered.read(record(b"\0\0\0\0\1abc"))
+            assert "secret" not in str(failed.value)
+    with pytest.raises(UsageError, match="url is None") as refused:
+        formats.avro(registry={"basic.auth.user.info": "user:secret"})
+    assert "secret" not in str(refused.value)
+
+
 def test_a_setting_or_package_that_is_missing_ends_the_run_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=r"registry is ''"):
+    with pytest.raises(UsageError, match=r"url is ''"):
         formats.avro(registry="")
     with pytest.raises(ValueError, match="refuses the schema of nothing-value"):
         formats.avro(registry=MOCK, output="nothing").write({}, None)  # a setting is wrong, and no record
