@@ -1,7 +1,7 @@
 """
 Values in the formats of a Schema Registry: Confluent's serializers, and what their errors mean for a record: it is
 invalid (`Reject`), the registry does not answer (`RegistryUnreachable`, the transaction is repeated), or the settings
-are wrong (the serializer's own exception, which ends a run).
+are wrong (`TransformFailed`, which ends a run).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSe
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from brew.errors import RegistryUnreachable
+from brew.errors import RegistryUnreachable, TransformFailed
 from brew.record import Record, Reject
 
 AVRO, JSON_SCHEMA, PROTOBUF = "avro", "json_schema", "protobuf"
@@ -124,6 +124,7 @@ class Codec:
         Raises:
             Reject: `no-schema-id`, `unknown-schema` or `schema-mismatch`.
             RegistryUnreachable: the schema can't be fetched now.
+            TransformFailed: the settings are wrong.
         """
         value = record.value or b""
         framed = len(value) > _PREFIX_BYTES and value[0] == _MAGIC
@@ -132,7 +133,7 @@ class Codec:
                 NO_SCHEMA_ID, f"the value ({len(value)} bytes) does not begin with a schema's id (0 and four bytes)"
             )
         if self._read is None:
-            self._read = _deserializer(self._settings, self._client)
+            self._read = self._made(_deserializer)
         context = SerializationContext(record.topic, MessageField.VALUE, list(record.headers))
         try:
             with self._reachable():
@@ -152,20 +153,28 @@ class Codec:
         Raises:
             Reject: `output-schema-mismatch`.
             RegistryUnreachable: the schema can't be looked up or registered now.
-            ValueError: the registry has no such schema, or does not accept it.
+            TransformFailed: the registry has no such schema, or does not accept it, or the settings are wrong.
         """
         if self._write is None:
-            self._write = _serializer(self._settings, self._client)
+            self._write = self._made(_serializer)
         try:
             with self._reachable():
                 written = self._write(value, SerializationContext(topic, MessageField.VALUE))
         except SchemaRegistryError as error:
-            raise ValueError(f"{self._settings.url} refuses the schema of {topic}-value: {error}") from error
+            why = f"{self._settings.url} refuses the schema of {topic}-value: {error}"
+            raise TransformFailed(f"transform-failed: {why}") from error  # not the record's fault, as below
         except RegistryUnreachable:
             raise
         except Exception as error:
             raise Reject(OUTPUT_SCHEMA_MISMATCH, f"the output does not fit its schema: {_error_text(error)}") from error
         return bytes(written)
+
+    def _made(self, make: Callable[[SchemaSettings, SchemaRegistryClient], Callable[..., Any]]) -> Callable[..., Any]:
+        try:
+            return make(self._settings, self._client)
+        except Exception as error:  # such as a schema that is no schema, or the name of a file
+            why = f"formats.{self._settings.kind} can't use its settings: {_error_text(error)}"
+            raise TransformFailed(f"transform-failed: {why}") from error
 
     @contextmanager
     def _reachable(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ from harness.pipeline import READERS, Stage
 from harness.servers import Broker, Names
 
 from brew import Record, Reject, formats
+from brew.errors import TransformFailed
 from brew.records import ERROR_REASON
 from sandbox.store import Registry
 
@@ -108,7 +109,7 @@ def test_a_reader_sees_its_own_schema_and_the_latest_one_is_written(registry: Re
 
 def test_a_schema_that_may_not_be_registered_ends_the_run(registry: Registry) -> None:
     locked = formats.avro(registry=registry.url, output="locked", schema=json.dumps(CLICK), register=False)
-    with pytest.raises(ValueError, match="refuses the schema of locked-value"):
+    with pytest.raises(TransformFailed, match="refuses the schema of locked-value"):
         locked.write({"url": "a"}, None)
 
 

@@ -17,7 +17,7 @@ import pytest
 from harness.http_service import http_pages
 
 from brew import Record, Reject, formats
-from brew.errors import RegistryUnreachable, UsageError
+from brew.errors import RegistryUnreachable, TransformFailed, UsageError
 from brew.offsets import Headers
 from brew.record import apply
 from brew.settings import OnError
@@ -201,10 +201,23 @@ def test_a_password_in_the_registrys_address_is_in_no_message() -> None:
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [({}, "refuses the schema of o-value"), ({"schema": "click.avsc"}, "avro can't use its settings: JSONDecodeError")],
+)
+def test_a_wrong_setting_ends_the_run_where_exceptions_become_dead_letters(settings: dict[str, Any], why: str) -> None:
+    """Else all records would be dead letters."""
+    transformation = FunctionTransformation("f", frozenset({"o"}), 1000, OnError.DEAD_LETTER)
+    wrong = formats.avro(registry=MOCK, output="o", **settings)
+    written = formats.using(input=formats.json(), output=wrong)(lambda value: value)
+    with pytest.raises(TransformFailed, match=f"transform-failed: .*{why}"):
+        transformation._answer(written, record(b"{}"))
+
+
 def test_a_setting_or_package_that_is_missing_ends_the_run_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"url is ''"):
         formats.avro(registry="")
-    with pytest.raises(ValueError, match="refuses the schema of nothing-value"):
+    with pytest.raises(TransformFailed, match="refuses the schema of nothing-value"):
         formats.avro(registry=MOCK, output="nothing").write({}, None)  # a setting is wrong, and no record
     with pytest.raises(TypeError, match=r"give it output=\.\.\."):
         formats.avro(registry=MOCK, schema=CLICK).write({"url": "a"}, None)
