@@ -58,9 +58,10 @@ class Recorder:
     def phase(self, phase: Phase, detail: str = "") -> None:
         """Set the program's phase; setting it again is a sign of life."""
         with self._lock:
-            fresh = phase in {Phase.WORKING, Phase.STANDING_BY}
-            fatal = "" if fresh else self._program.fatal
-            self._program = replace(self._program, phase=phase, detail=detail, fatal=fatal, beat_at=self._clock())
+            # While it stands by, nothing would notice that brokers answer again, or that a topic exists again.
+            was = Program(phase, self._began) if phase is Phase.STANDING_BY else self._program
+            fatal = "" if phase is Phase.WORKING else was.fatal
+            self._program = replace(was, phase=phase, detail=detail, fatal=fatal, beat_at=self._clock())
 
     def fatal(self, why: str) -> None:
         """Record that no retry can succeed; the first reason is kept."""

@@ -8,7 +8,7 @@ import pytest
 from harness.recorded import PLACE, TimedRecorder
 
 from brew.observability.counters import Ended, Ending, Histogram, Rate
-from brew.observability.status import PartitionState, Phase, Status, from_json
+from brew.observability.status import Answer, PartitionState, Phase, Status, from_json
 
 
 def test_a_partition_that_stands_still_with_work_is_stuck_and_heals_with_a_commit(scene: TimedRecorder) -> None:
@@ -217,6 +217,15 @@ def test_a_driver_that_lost_leadership_over_an_error_is_healthy_again_when_it_st
     assert scene.recorder.status().live.reason == "unrecoverable: fenced"
     scene.recorder.phase(Phase.STANDING_BY, "the other works")
     assert scene.recorder.status().live.reason == "standing by: the other works"
+
+
+def test_a_driver_that_lost_leadership_with_its_brokers_is_ready_when_it_stands_by(scene: TimedRecorder) -> None:
+    """Nothing asks for brokers and topics there: `/readyz` failed until it worked again. Its last survey ends late."""
+    scene.recorder.missing("output topic 'out' does not exist any more")
+    scene.recorder.phase(Phase.STANDING_BY, "the other works")
+    scene.recorder.unanswered("no broker")
+    scene.after(1).phase(Phase.STANDING_BY, "the other works")
+    assert scene.recorder.status().ready == Answer(True, "standing by: the other works")
 
 
 def test_the_document_is_read_back_as_it_was(scene: TimedRecorder) -> None:
