@@ -18,6 +18,7 @@ from brew.spark.session import CONNECTOR, package_archive, spark_conf
 from pipeline.transformation import ORDERS
 
 _NAME = "spark-submit"
+_LOCAL_ONLY = {"spark.driver.extraClassPath", "spark.driver.extraJavaOptions", "spark.jars", "spark.jars.packages"}
 _NO_FILE = ("--config", os.devnull)  # every option is named: a brew.toml next to the driver adds nothing
 
 
@@ -34,8 +35,8 @@ def submitter() -> str:
 
 def spark_submit(settings: PipelineSettings) -> list[str]:
     """Return `spark-submit ... submit_main.py run ...` with our package as --py-files, and the connector."""
-    local_only = {"spark.driver.extraClassPath", "spark.driver.extraJavaOptions", "spark.jars", "spark.app.name"}
-    line = [_NAME, "--master", settings.spark.master, "--name", "brew-pipeline"]
+    conf = spark_conf(settings.spark)
+    line = [_NAME, "--master", settings.spark.master, "--name", conf["spark.app.name"]]
     # The jars that were set up here; if there are none, Spark's own Ivy.
     jars = dependencies.jars(Part.SPARK, Path(settings.spark.jvm_dir)) if settings.spark.jvm_dir else []
     line += ["--jars", ",".join(map(str, jars))] if jars else ["--packages", CONNECTOR]
@@ -48,8 +49,8 @@ def spark_submit(settings: PipelineSettings) -> list[str]:
     if wheels := [file for file in files if file.endswith(".whl")]:
         raise UsageError(f"--py-files is {wheels[0]!r}: spark-submit takes .py, .zip and .egg; copy it to a .zip")
     line += ["--py-files", ",".join(files)]
-    for name, value in sorted(spark_conf(settings.spark).items()):
-        if name not in local_only and name != "spark.jars.packages":
+    for name, value in sorted(conf.items()):
+        if name not in _LOCAL_ONLY or name in settings.spark.conf:
             line += ["--conf", f"{name}={value}"]
     line += [str(Path(__file__).with_name("submit_main.py")), "run", *_NO_FILE]
     line += same_options(settings)
@@ -123,5 +124,9 @@ def same_options(settings: PipelineSettings) -> list[str]:
     words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
     words += [word for topic in settings.also_output for word in ("--also-output", topic)]
     words += [word for check in sorted(settings.allow) for word in ("--allow", check)]
+    # The driver sets these itself, which overrides what spark-submit was given.
+    overridden = spark_conf(replace(settings.spark, conf={})).keys() - _LOCAL_ONLY
+    given = [f"{name}={value}" for name, value in settings.spark.conf.items() if name in overridden]
+    words += [word for pair in given for word in ("--conf", pair)]
     flags = {"--follow": settings.follow, "--stand-by": settings.stand_by, "--share": settings.share}
     return [*words, *(flag for flag, wanted in flags.items() if wanted)]

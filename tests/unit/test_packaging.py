@@ -250,6 +250,19 @@ def test_spark_submit_gets_the_checks_that_are_allowed() -> None:
     assert settings_of(submitted.params).allow == settings.allow == {"group-members", "brokers-alike"}
 
 
+def test_a_submitted_run_has_the_settings_of_spark_that_were_given() -> None:
+    """Its driver set its own over those of spark-submit, so `--conf spark.ui.enabled=true` had no effect."""
+    given = {"spark.app.name": "nightly", "spark.ui.enabled": "true", "spark.executor.memory": "2g"}
+    given |= {"spark.driver.extraJavaOptions": "-Da=b"}
+    words = [word for name, value in given.items() for word in ("--conf", f"{name}={value}")]
+    settings = settings_of(pipeline.__main__.run_command.make_context("run", ["--master", "yarn", *words]).params)
+    line = spark_submit(settings)
+    assert given.items() <= dict(word.split("=", 1) for word in line if word.startswith("spark.")).items()
+    assert line[line.index("--name") + 1] == "nightly"
+    driver = settings_of(pipeline.__main__.run_command.make_context("run", same_options(settings)).params).spark.conf
+    assert driver == {"spark.app.name": "nightly", "spark.ui.enabled": "true"}
+
+
 def test_the_set_up_command_tells_what_it_did(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
