@@ -343,6 +343,7 @@ class PartitionSurvey:
         names = [*self._settings.outputs, self._settings.dead_letter]
         with contextlib.suppress(BrewError):
             existing = self._offsets.described(names, Deadline(_TRANSACTIONS_S))
+            self._topics = {**self._topics, **existing}  # one that was recreated may have fewer partitions
             return [name for name in names if name not in existing]
         return []
 

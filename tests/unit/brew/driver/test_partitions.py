@@ -113,6 +113,17 @@ def test_an_output_that_grows_after_the_input_keeps_partitions_again(run: Run) -
     assert run.survey.targets(run.look()[2]).output_partition == 2
 
 
+def test_records_of_an_output_that_was_recreated_with_fewer_partitions_go_by_key(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They went to partitions that it no longer had, until --patience ended the run."""
+    times = iter(range(1000, 2000, 10))
+    monkeypatch.setattr(run.survey, "_outputs_due", Interval(5, lambda: next(times)))
+    assert run.survey.targets(run.look()[1]).output_partition == 1
+    run.cluster.outputs = 1
+    assert run.survey.targets(run.look()[1]).output_partition == -1
+
+
 @pytest.mark.parametrize(
     ("deleted", "told"),
     [
