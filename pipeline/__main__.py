@@ -30,7 +30,7 @@ from brew.observability.settings import ProbeSettings, probe_options, probe_sett
 from brew.options import run_options
 from brew.options import settings_of as settings_with
 from brew.pipeline import work
-from brew.settings import PipelineSettings
+from brew.settings import PipelineSettings, Reader
 from brew.signals import stop_on_signals
 from brew.transformation import transformation
 from pipeline.transformation import ORDERS
@@ -165,7 +165,10 @@ def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> E
 
 def _probes_of(option: dict[str, Any], settings: PipelineSettings) -> ProbeSettings | None:
     """Return the probes' settings; an attempt may take twice its time-out before the watchdog ends it."""
-    return probe_settings(option, follow=settings.follow, longest_work_s=2 * settings.transaction_timeout_s)
+    load_s = 0.0 if settings.profiles is None else settings.profiles.load_timeout_s  # before that
+    pause_s = settings.poll_interval_s if settings.reader is Reader.CONNECTOR else 0.0
+    longest_work_s = max(load_s + 2 * settings.transaction_timeout_s, pause_s)
+    return probe_settings(option, follow=settings.follow, longest_work_s=longest_work_s)
 
 
 @contextmanager

@@ -104,6 +104,7 @@ def _ttl(setting: str, asked: float | None, longest_work_s: float) -> float:
     if asked < longest_work_s:
         raise UsageError(
             f"{setting} is {asked:g}: it has to be at least {longest_work_s:g} s, which one piece of work may take "
-            f"(twice the transaction timeout, or the poll interval); raise {setting}, or shorten those"
+            "(twice the transaction timeout and the time to load profiles, or the poll interval); "
+            f"raise {setting}, or shorten those"
         )
     return asked

@@ -33,6 +33,7 @@ from brew.observability.server import Probes, Producers, respond, serving
 from brew.observability.settings import HOST, PORT, ProbeSettings, probe_options, probe_settings, probe_words
 from brew.observability.status import LastTransaction, Phase, Topics, from_json
 from operations.ui.sources import ProofSource
+from pipeline.__main__ import _probes_of, run_command, settings_of
 
 ANY_PORT = ProbeSettings(port=0)
 NOTHING_GIVEN = dict.fromkeys(("probe_port", "polling_ttl", "consuming_ttl")) | {"no_probes": False, "probe_host": HOST}
@@ -210,6 +211,21 @@ def test_who_follows_answers_and_who_drains_does_not_unless_asked() -> None:
 def test_the_default_time_makes_room_for_the_longest_work(longest: float, ttl: float) -> None:
     settings = probe_settings(NOTHING_GIVEN, follow=True, longest_work_s=longest)
     assert settings == ProbeSettings(polling_ttl_s=ttl, consuming_ttl_s=ttl)
+
+
+@pytest.mark.parametrize(
+    ("words", "ttl"),
+    [
+        (["--poll-interval", "400"], 300),
+        (["--poll-interval", "400", "--reader", "connector"], 460),
+        (["--tiers", "profiles", "--profiles-timeout", "600"], 780),
+    ],
+)
+def test_a_run_that_pauses_or_loads_profiles_for_long_is_not_stuck(words: list[str], ttl: float) -> None:
+    """`/livez` failed after 300 s, so Kubernetes restarted it before it had loaded."""
+    option = run_command.make_context("run", ["--follow", *words]).params
+    probes = _probes_of(option, settings_of(option))
+    assert probes == ProbeSettings(polling_ttl_s=ttl, consuming_ttl_s=ttl)
 
 
 @pytest.mark.parametrize("setting", ["polling_ttl", "consuming_ttl"])
