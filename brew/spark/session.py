@@ -333,11 +333,15 @@ def _check_jars(settings: SparkSettings) -> None:
 
 
 def _check_master(master: str) -> None:
-    """Refuse a Spark master that does not listen; the JVM would retry for minutes."""
+    """Refuse a Spark master that does not listen, or several if none does; the JVM would retry for minutes."""
     if not master.startswith("spark://"):
         return
-    host, _, port = master.removeprefix("spark://").split(",")[0].rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
-    except OSError as error:
-        raise Refused(f"no Spark master answers at {master!r} ({error}); start it, or set MASTER (--master)") from error
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+        except OSError as error:
+            reason = error
+        else:
+            return
+    raise Refused(f"no Spark master answers at {master!r} ({reason}); start it, or set MASTER (--master)") from reason

@@ -7,6 +7,7 @@ import io
 import itertools
 import logging
 import os
+import socket
 import socketserver
 import subprocess
 import sys
@@ -181,6 +182,16 @@ def test_a_call_that_breaks_off_leaves_no_trace_but_its_error(
         finally:
             root.removeFilter(gateway._is_not_broken_call)
         assert len(caplog.records) == logged
+
+
+def test_of_several_masters_one_has_to_answer() -> None:
+    """The first one alone was asked: a run was refused while another master led the cluster."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_server(("127.0.0.1", 0)) as other:
+        up, down = (f"127.0.0.1:{one.getsockname()[1]}" for one in (listener, other))
+        other.close()
+        session._check_master(f"spark://{down},{up}")
+        with pytest.raises(Refused, match=f"no Spark master answers at 'spark://{down},{down}'"):
+            session._check_master(f"spark://{down},{down}")
 
 
 def test_spark_ends_before_its_server_of_accumulators_has() -> None:
