@@ -321,6 +321,14 @@ def _source(option: click.Option, source: ParameterSource, file: Path | None, ta
 
 
 def _context(root: click.Context, path: tuple[str, ...]) -> click.Context:
+    """As `_called`; also raises `UsageError` if it is a group of commands."""
+    ctx = _called(root, path)
+    if isinstance(ctx.command, click.Group):
+        raise UsageError(f"{' '.join(path)!r} is a group of commands; add the name of one")
+    return ctx
+
+
+def _called(root: click.Context, path: tuple[str, ...]) -> click.Context:
     """Return the context of a call of the command of ``path``; raises `UsageError` if there is no such command."""
     ctx = root
     for name in path:
@@ -329,8 +337,6 @@ def _context(root: click.Context, path: tuple[str, ...]) -> click.Context:
         if below is None:
             raise UsageError(f"there is no command {' '.join(path)!r}; see --help for the list")
         ctx = click.Context(below, parent=ctx, info_name=name)
-    if isinstance(ctx.command, click.Group):
-        raise UsageError(f"{' '.join(path)!r} is a group of commands; add the name of one")
     return ctx
 
 
@@ -339,11 +345,16 @@ def _check(file: Path, root: click.Context) -> None:
     group = root.command
     assert isinstance(group, click.Group)
     for name, table in parsed(file).items():
-        below = group.get_command(root, name)
-        if name == COMMON or below is None:
-            continue
-        for path in [(name, key) for key in table] if isinstance(below, click.Group) else [(name,)]:
-            read(file, path, _context(root, path).command.params)
+        if name != COMMON and group.get_command(root, name) is not None:
+            for path in _paths(root, (name,), table):
+                read(file, path, _context(root, path).command.params)
+
+
+def _paths(root: click.Context, path: tuple[str, ...], table: object) -> list[tuple[str, ...]]:
+    """Return the paths of the commands that have a table in ``table``: one, or those below a group."""
+    if isinstance(table, dict) and isinstance(_called(root, path).command, click.Group):
+        return [command for key, inner in table.items() for command in _paths(root, (*path, key), inner)]
+    return [path]
 
 
 def _shown(value: Any) -> Any:

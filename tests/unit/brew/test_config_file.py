@@ -201,6 +201,7 @@ def test_config_show_masks_a_secret_wherever_it_is(value: object, shown: object)
     [
         # The tables of all commands are checked, also of those that were not asked for.
         ("[sandbox.up]\nbrokrs = 3\n", [], "[sandbox.up] has no option 'brokrs'; did you mean 'brokers'?"),
+        ("[sandbox.stores.up]\nprt = 3\n", [], "[sandbox.stores.up] has no option 'prt'; did you mean 'port'?"),
         *((FILE, ["nothing"], "nothing"), (FILE, ["sandbox"], "sandbox")),
     ],
 )
@@ -244,6 +245,13 @@ def test_config_show_refuses_a_value_that_the_command_refuses(
     refused = capsys.readouterr()
     assert exit_code_of(cli, "brew", ["config", "show", *words]) == 64
     assert capsys.readouterr() == refused
+
+
+def test_config_show_reads_the_table_of_a_command_in_a_group_within_a_group(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command took it, and `config show` of any command refused the file."""
+    Path("brew.toml").write_text("[sandbox.stores.up]\nport = 5432\n")
+    assert exit_code_of(cli, "brew", ["config", "show", "sandbox", "stores", "up"]) == 0
+    assert re.search(r"--port +5432 +brew.toml, \[sandbox.stores.up\]", capsys.readouterr().out)
 
 
 def test_config_show_names_group_and_dead_letters_as_the_run_does(capsys: pytest.CaptureFixture[str]) -> None:
