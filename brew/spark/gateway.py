@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import re
+import shlex
 import shutil
 import struct
 import subprocess
@@ -84,7 +85,7 @@ def _command(conf: SparkConf, settings: SparkSettings) -> list[str] | None:
         "-cp",
         f"{conf_values['extraClassPath']}:{home}/conf:{home}/jars/*",
         f"-Xmx{conf_values['memory']}",
-        *conf_values["extraJavaOptions"].split(),
+        *shlex.split(conf_values["extraJavaOptions"]),
         *options.read_text().splitlines(),
         _SERVER,
     ]

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import functools
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -87,7 +88,7 @@ def _java(settings: SparkSettings, compilers: Compilers) -> dict[str, str]:
     options = [f"-Dlog4j2.configurationFile={log4j}"] if not settings.verbose else []
     jars = [str(jar) for jar in dependencies.jars(Part.SPARK, Path(settings.jvm_dir))] if settings.jvm_dir else []
     if not jars:
-        return {"spark.jars.packages": CONNECTOR, "spark.driver.extraJavaOptions": " ".join(options)}
+        return {"spark.jars.packages": CONNECTOR, "spark.driver.extraJavaOptions": shlex.join(options)}
     archive = Path(settings.jvm_dir or "", "spark.jsa")
     if settings.local:
         options += [COLLECTOR, *COMPILERS[compilers]]
@@ -96,7 +97,7 @@ def _java(settings: SparkSettings, compilers: Compilers) -> dict[str, str]:
         elif archive.exists():
             # The JVM ignores an archive that does not match it or the jars.
             options += [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
-    conf = {"spark.driver.extraClassPath": ":".join(jars), "spark.driver.extraJavaOptions": " ".join(options)}
+    conf = {"spark.driver.extraClassPath": ":".join(jars), "spark.driver.extraJavaOptions": shlex.join(options)}
     return conf if settings.local else conf | {"spark.jars": ",".join(jars)}
 
 

@@ -95,6 +95,14 @@ def test_a_local_driver_gets_what_the_launcher_would_have_given_it(jvm_dir: str)
     assert words[-1].endswith("PythonGatewayServer")
 
 
+def test_a_folder_whose_name_has_a_space_is_one_word(jvm_dir: str) -> None:
+    """Java took the second half for its main class, and no local run started."""
+    folder = Path(jvm_dir, "my jars")
+    folder.symlink_to(jvm_dir)
+    (folder / "spark.jsa").touch()
+    assert f"-XX:SharedArchiveFile={folder}/spark.jsa" in command(SparkSettings("local[2]", str(folder)))
+
+
 @pytest.mark.parametrize("name", sorted(gateway._FOR_LAUNCHER))
 def test_who_speaks_by_the_environment_is_heard(jvm_dir: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under spark-submit the JVM runs already, and a second one would be a second Spark."""
