@@ -67,7 +67,8 @@ def _is_not_broken_call(record: logging.LogRecord) -> bool:
 def _command(conf: SparkConf, settings: SparkSettings) -> list[str] | None:
     """Return Java's command line; None if Spark's launcher must build it (which takes another JVM and a second)."""
     options = Path(settings.jvm_dir or "", OPTIONS)
-    default_driver = not any(name.startswith("spark.driver.") for name in settings.conf)
+    # Only the launcher adds jars to the driver's class path, and fetches packages.
+    default_driver = not any(name.startswith(("spark.driver.", "spark.jars")) for name in settings.conf)
     if (
         not (settings.local and settings.jvm_dir and options.exists() and default_driver)
         or _FOR_LAUNCHER & os.environ.keys()

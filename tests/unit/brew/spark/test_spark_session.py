@@ -112,6 +112,7 @@ def test_who_speaks_by_the_environment_is_heard(jvm_dir: str, name: str, monkeyp
 
 def test_settings_of_the_driver_and_other_masters_are_left_to_spark(jvm_dir: str) -> None:
     assert command(SparkSettings("local[2]", jvm_dir, {"spark.driver.memory": "2g"})) is None
+    assert command(SparkSettings("local[2]", jvm_dir, {"spark.jars.packages": "a:b:1"})) is None, "were not fetched"
     assert command(SparkSettings("local-cluster[2,1,1024]", jvm_dir)) is None
     assert command(SparkSettings("local[2]", None)) is None
 
