@@ -114,10 +114,11 @@ class Driver:
                 if self.warm_spark.warm and announced and not warm:
                     warm = True
                     self.view.note(f"{self.name} is warm")
-            if leadership.owner not in {None, announced, self.name}:
-                announced = leadership.owner
+            other = leadership.owner if leadership.owner != self.name else None
+            if other not in {None, announced}:
+                announced = other
                 self.view.note(f"{self.name} stands by, {announced} works")
-            self.progress.phase(Phase.STANDING_BY, f"{announced} works" if announced else "")
+            self.progress.phase(Phase.STANDING_BY, f"{other} works" if other else "")
 
         if not leadership.wait(self.stop, meanwhile):
             return False

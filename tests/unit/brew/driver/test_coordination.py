@@ -226,6 +226,19 @@ def test_who_waits_tells_once_who_works_and_that_it_is_warm(scene: Scene) -> Non
     assert scene.view.notes[1:] == ["me stands by, second works", "me is warm", "me works, after second"]
 
 
+def test_who_waits_names_nobody_while_nobody_works(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the group was paused, probes went on to say that the last one worked."""
+    details: list[str] = []
+    monkeypatch.setattr(scene.driver.progress, "phase", lambda _phase, detail="": details.append(detail))
+    scene.leadership.held, scene.leadership.owner = False, "first"
+    thread, _ = in_background(lambda: scene.driver.wait(scene.leadership))
+    until(lambda: details[-1:] == ["first works"], "the one who works")
+    scene.leadership.owner = None
+    until(lambda: details[-1:] == [""], "nobody's name")
+    scene.driver.stop.set()
+    thread.join(5)
+
+
 def test_who_waits_and_could_not_take_over_says_so(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that lost its right to the claims topic waited for ever, without a word. A moment's failure is no news."""
     monkeypatch.setattr(coordination, "_FAILING_S", 1.0)  # ten times the moment
