@@ -25,7 +25,7 @@ from brew.preflight import checks, enforce
 from brew.range_transaction import Targets
 from brew.settings import PipelineSettings
 
-_SLACK_BYTES = 65_536
+_SLACK_BYTES, _MAX_INT = 65_536, 2**31 - 1
 _STABLE_S = 2.0
 
 
@@ -66,7 +66,7 @@ class OffsetsClient:
             existing = topics.describe(self.admin, names, deadline)
             if len(existing) < len(names):
                 # Enrichment and headers make records larger than their source.
-                limit = topics.max_message_bytes(self.admin, source.name, deadline) + _SLACK_BYTES
+                limit = min(_MAX_INT, topics.max_message_bytes(self.admin, source.name, deadline) + _SLACK_BYTES)
                 config = {topics.MAX_MESSAGE_BYTES: str(limit)}
                 missing = [TopicSpec(name, source.partitions, config) for name in names if name not in existing]
                 topics.create(self.admin, missing, deadline)

@@ -614,6 +614,17 @@ def test_a_pending_transaction_blocks_no_survey(brokers: Brokers) -> None:
     assert brokers.facts({0: 7}) == {0: None, 1: 9}, "a position that is gone is told as gone, whatever was known"
 
 
+def test_outputs_of_an_input_with_the_highest_limit_have_the_same(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A higher one is no number for brokers, and they refused to create the topics."""
+    topics = Mock(MAX_MESSAGE_BYTES="max.message.bytes", **{"describe.return_value": {}})
+    topics.max_message_bytes.return_value = 2**31 - 1
+    monkeypatch.setattr(partitions, "topics", topics)
+    brokers.surveyor.output_topics(SOURCE, Deadline(5))
+    assert {spec.config["max.message.bytes"] for spec in topics.create.call_args.args[1]} == {str(2**31 - 1)}
+
+
 def test_a_surveyor_closes_the_clients_that_it_has_by_then(brokers: Brokers) -> None:
     brokers.stale, brokers.position = {0: {0: 1}, 1: {0: 1}}, {0: 7, 1: 7}
     with pytest.raises(Refused, match="offset-ahead"):
