@@ -252,10 +252,10 @@ def create_workers(
 
         # Before Spark starts: refuses what can't be serialized.
         made = for_executors(transformation(settings), partial(pickled, py_files=settings.spark.py_files))
-        if context is not None:
+        if (borrowed := session.borrowed(settings.spark)) is not None:
+            context, spark = borrowed, session.session_on_borrowed(borrowed)
+        elif context is not None:
             spark = SparkSession(context)
-        elif (context := session.borrowed(settings.spark)) is not None:
-            spark = session.session_on_borrowed(context)
         else:
             spark = session.start(settings.spark, preflight.compilers)
         patience_s = settings.patience_s

@@ -38,7 +38,9 @@ settings = settings_of(run_command.make_context("run", list(words)).params)
 print("run", int(run(settings, threading.Event(), progress, ProgressView())), progress.totals.enriched)
 print("command", exit_code_of(run_command, "run", [*words, "--progress", "none"]))
 if not connector:
-    print("connector", exit_code_of(run_command, "run", [*words, "--reader", "connector", "--progress", "none"]))
+    words += ["--reader", "connector", "--progress", "none", "--patience", "5"]
+    for more in ([], ["--stand-by"]):
+        print("connector", exit_code_of(run_command, "run", [*words, *more]))
 assert state() == before
 assert SparkSession.getActiveSession() is spark
 print("theirs", spark.range(10).count())
@@ -65,10 +67,10 @@ def test_a_run_works_on_the_session_that_is_there_and_leaves_it_as_it_was(stage:
     lines = ran.out.splitlines()
     assert lines[0] == "run 0 40"
     assert lines[1].startswith("0 records: ")
-    refused = ["connector 3"] if reader == "direct" else []
+    refused = ["connector 3"] * 2 if reader == "direct" else []
     assert lines[2:] == ["command 0", *refused, "theirs 10"]
     if refused:
-        assert "the Spark session of this process has no Kafka source on its class path" in ran.err
+        assert ran.err.count("the Spark session of this process has no Kafka source on its class path") == 2
         assert '"org.apache.spark:spark-sql-kafka-0-10_2.13:' in ran.err
     stage.proven(inputs=40)
 
