@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -13,7 +14,7 @@ from brew.driver import assignor
 from brew.driver.assignments import Assignments
 from brew.driver.run_context import RunContext, Runner
 from brew.driver.work_planner import SurveyFailedError, WorkPlanner
-from brew.errors import DeadlineExceeded, KafkaFailure, Refused
+from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
 from brew.kafka.log_reader import scan
 from brew.kafka.transaction import TransactionSettings
 from brew.names import READ_COMMITTED
@@ -84,8 +85,10 @@ class LeaseCoordinator:
                 due = min(self._next_survey, self._next_move, time.monotonic() + _REPORT_INTERVAL_S)
                 self._receive(max(_POLL_S, due - time.monotonic()))
         finally:
-            self._end()
-            self._planner.close()
+            try:
+                self._end()
+            finally:
+                self._planner.close()
 
     def _apply_ownership(self) -> None:
         """Apply a change of ownership: survey new partitions at once, and have workers release lost ones."""
@@ -313,14 +316,20 @@ class LeaseCoordinator:
     def _end(self) -> None:
         """End all workers, also those that connect only now, until all have disconnected or the server was closed."""
         self._ending = True
+        failure: BrewError | None = None
         self._workers.stop_restarts()
         notified = set[WorkerSession]()
         while (sessions := set(self._assignments.sessions.values())) and not self._workers.server.closed:
             for session in sessions - notified:
                 session.connection.send({"end": True})
             notified = sessions
-            self._receive(_POLL_S)
+            try:
+                self._receive(_POLL_S)
+            except BrewError as error:  # the others finish their transactions
+                failure = failure or error
         self._assignments.report()
+        if failure is not None and sys.exception() is None:  # else the run ends with the error before
+            raise failure
 
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from brew.driver import work_planner
 from brew.driver.leases import LeaseCoordinator
 from brew.driver.partitions import PartitionSurvey
 from brew.driver.run_context import ProgressView, RunContext, RunProgress
-from brew.errors import KafkaFailure, Refused
+from brew.errors import BrewError, KafkaFailure, Refused
 from brew.fault_injection import CrashInjector
 from brew.kafka.topics import Topic
 from brew.kafka.transaction import TransactionSettings
@@ -198,7 +198,7 @@ class LeaseRun:
     def _run(self) -> None:
         try:
             LeaseCoordinator(self.shared, self.workers).run()
-        except Refused as error:
+        except BrewError as error:
             self.errors.append(error)
 
     def worker(self, slot: int) -> WorkerSession:

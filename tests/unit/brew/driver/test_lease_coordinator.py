@@ -439,6 +439,20 @@ def test_too_many_rejected_end_the_run_after_everyone_was_called_back(plays: Pla
     assert play.shared.progress.totals.rejected == 501, "what is out is told"
 
 
+def test_a_second_error_while_the_run_ends_keeps_nobody_from_finishing(play: LeaseRun) -> None:
+    """What others committed by then was not counted, and their transactions were fenced."""
+    worker, other, failing, (partition, _) = workers_with_grants(play)
+    for number in failing:
+        play.send(worker, outcome_message(Outcome(number, 0, 50, Status.TRANSFORM_FAILED, detail=f"in {number}")))
+    next_message(other, "end")
+    play.send(other, outcome_message(Outcome(partition, 0, 50, Status.COMMITTED, 0, enriched=50)))
+    for session in (worker, other):
+        play.send(session, None)
+    assert play.ended()
+    assert [str(error) for error in play.errors] == [f"in {next(iter(failing))}"]
+    assert play.shared.progress.totals.enriched == 50
+
+
 def test_the_first_worker_waits_for_the_others(plays: Plays) -> None:
     """Or it would get all, and give half of them back one after another."""
     play = plays(startup_s=60.0)
