@@ -114,7 +114,7 @@ def same_options(settings: PipelineSettings) -> list[str]:
         "--max-rejected": settings.max_rejected,
         "--journal": settings.journal,
         "--client-config": settings.connection.source,
-        "--tiers": profiles and Tiers.PROFILES.value,
+        "--tiers": (Tiers.PREFIX if profiles is None else Tiers.PROFILES).value,
         "--profiles-topic": profiles and profiles.topic,
         "--profiles-timeout": profiles and profiles.load_timeout_s,
         "--claim-interval": claims and claims.interval_s,
