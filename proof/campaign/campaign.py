@@ -152,8 +152,9 @@ def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable
     known = finished_results(folder, {_made_with(plan, kind).kernel for kind in Kernel})
     began, clock = datetime.now(UTC), time.monotonic()
     campaign, numbers = _Campaign(plan, known, starts, ends), range(plan.at_once)
+    repeated = {(cell.name, seed) for cell, seed in campaign.left}
     for result in campaign.done:
-        if not result.as_expected:  # it decides the exit code, too
+        if not result.as_expected and (result.cell, result.seed) not in repeated:  # it decides the exit code, too
             ends(result)
     # Daemons, so that a campaign that is told to end does not wait for its cells; their programs end with it, and each
     # cluster's guard stops the brokers.
@@ -184,9 +185,9 @@ class _Campaign:
     def __init__(
         self, plan: Plan, known: Sequence[Result], starts: Callable[[Cell, int], None], ends: Callable[[Result], None]
     ) -> None:
-        self._before = {(one.cell, one.seed): one.evidence for one in known if plan.again and one.only_late}
-        self.done = [one for one in known if (one.cell, one.seed) not in self._before]
-        self.left = deque(plan.left(self.done))
+        self._late = {(one.cell, one.seed): one for one in known if plan.again and one.only_late}
+        self.left = deque(plan.left([one for one in known if (one.cell, one.seed) not in self._late]))
+        self.done = [*known]
         self.errors: list[BaseException] = []
         self._plan, self._starts, self._ends = plan, starts, ends
         self._clusters: dict[int, Sandbox] = {}
@@ -202,12 +203,14 @@ class _Campaign:
                 cluster = ExternalCluster("") if cell.not_applicable else self._cluster(number)
                 made_with = _made_with(plan, Kernel.of(cell.row, cell.name))
                 result = replace(run(cell, seed, cluster, plan.settings), **asdict(made_with))
-                if before := self._before.get((cell.name, seed)):
-                    result = replace(result, note=f"repeated after {'; '.join(before)}. {result.note}".strip())
+                if before := self._late.pop((cell.name, seed), None):
+                    result = replace(result, note=f"repeated after {'; '.join(before.evidence)}. {result.note}".strip())
                 if not result.as_expected:
                     self.close(number)  # its brokers may be in any state
                 with self._lock:
                     append_result(plan.settings.folder, result)
+                    if before:
+                        self.done.remove(before)  # not earlier: without a new result, it still counts
                     self.done.append(result)
                     self._ends(result)
         except BaseException as error:  # noqa: BLE001 - raised again after the lanes are joined

@@ -165,6 +165,8 @@ def test_what_was_only_late_is_tried_again_when_asked_and_says_so(tmp_path: Path
     done = run_campaign(plan, lambda cell, _seed: began.append(cell.name), shown.append)
     assert (began, len(done)) == ([], 4), "without --again, all that has a result is left alone"
     assert [one.cell for one in shown] == list(verdicts), "what decides the exit code is shown again"
+    done = run_campaign(replace(plan, again=True, cells=plan.cells[:1]), lambda *_: None, lambda _result: None)
+    assert len(done) == 4, "a result that was not repeated still counts"
     done = run_campaign(replace(plan, again=True), lambda cell, _seed: began.append(cell.name), lambda _result: None)
     assert began == ["late", "doubt"]
     assert {one.cell: one.verdict for one in done} == {
