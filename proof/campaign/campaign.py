@@ -168,6 +168,7 @@ def run_campaign(plan: Plan, starts: Callable[[Cell, int], None], ends: Callable
             for lane in lanes:
                 lane.join()
     finally:
+        campaign.over = True
         campaign.left.clear()
         for number in numbers:
             campaign.close(number)
@@ -189,6 +190,7 @@ class _Campaign:
         self.left = deque(plan.left([one for one in known if (one.cell, one.seed) not in self._late]))
         self.done = [*known]
         self.errors: list[BaseException] = []
+        self.over = False
         self._plan, self._starts, self._ends = plan, starts, ends
         self._clusters: dict[int, Sandbox] = {}
         self._lock = threading.Lock()
@@ -208,6 +210,8 @@ class _Campaign:
                 if not result.as_expected:
                     self.close(number)  # its brokers may be in any state
                 with self._lock:
+                    if self.over:
+                        return  # the end of the campaign stopped its brokers, so it says nothing
                     append_result(plan.settings.folder, result)
                     if before:
                         self.done.remove(before)  # not earlier: without a new result, it still counts

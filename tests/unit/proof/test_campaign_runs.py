@@ -189,6 +189,30 @@ def test_an_error_in_a_lane_ends_the_campaign_and_is_raised(tmp_path: Path, at_o
     assert {one.cell for one in finished_results(tmp_path)} <= {"a", "b"}
 
 
+def test_a_cell_that_an_interrupted_campaign_ends_has_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its brokers stop while it runs, so it may be anything; with --resume it runs again."""
+    join, closing = threading.Thread.join, threading.Event()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def close(*_: object) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # a lane without cells
+        closing.set()
+        for lane in threading.enumerate():
+            if lane.name.startswith("lane "):
+                join(lane, 20)
+
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    monkeypatch.setattr(campaign._Campaign, "close", close)
+    with pytest.raises(KeyboardInterrupt):
+        run_campaign(_plan(tmp_path, [_cell("a", lambda: closing.wait(20))], 2), lambda *_: None, lambda _result: None)
+    assert finished_results(tmp_path) == []
+
+
 _CHILD = "import sys; print('ready'); sys.stdin.readline(); print('alive')"
 # The child has a process group of its own in its parent's session, as PySpark's daemon of workers has.
 _PARENT = f"""
