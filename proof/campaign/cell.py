@@ -173,8 +173,11 @@ def p95(values: Sequence[float]) -> float:
 
 
 def append_result(folder: Path, result: Result) -> None:
-    with (folder / LINES).open("a") as file:
-        file.write(json.dumps(asdict(result)) + "\n")
+    """Append a line; one that a kill or a full disk truncated is removed, or both would be unreadable."""
+    with (folder / LINES).open("ab+") as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(json.dumps(asdict(result)).encode() + b"\n")
 
 
 def finished_results(folder: Path, kernels: Collection[str] | None = None) -> list[Result]:

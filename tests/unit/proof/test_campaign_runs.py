@@ -23,7 +23,7 @@ from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
 from proof.campaign import campaign
 from proof.campaign.campaign import Plan, run_campaign
-from proof.campaign.cell import WHOLE, Cell, Result, append_result, finished_results
+from proof.campaign.cell import LINES, WHOLE, Cell, Result, append_result, finished_results
 from proof.campaign.effects import Freezer, frozen
 from proof.campaign.programs import ProgramFailedError, Programs
 from proof.campaign.runner import RunSettings
@@ -175,6 +175,14 @@ def test_what_was_only_late_is_tried_again_when_asked_and_says_so(tmp_path: Path
     }
     assert [one.note for one in done if one.cell == "late"] == ["repeated after stall: 11 s of 10."]
     assert sorted(one.cell for one in finished_results(tmp_path)) == sorted(one.cell for one in done)
+
+
+def test_a_line_that_was_cut_off_does_not_spoil_the_next_one(tmp_path: Path) -> None:
+    (result,) = run_campaign(_plan(tmp_path, [_cell("a", bool)], 1), lambda *_: None, lambda _result: None)
+    with (tmp_path / LINES).open("a") as file:
+        file.write('{"cell": "b", "ro')
+    append_result(tmp_path, replace(result, cell="c"))
+    assert [one.cell for one in finished_results(tmp_path)] == ["a", "c"]
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
