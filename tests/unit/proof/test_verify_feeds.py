@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,12 +14,17 @@ from harness.histories import batch
 from brew.cluster import OffsetBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
+from brew.journal import entries
 from brew.kafka.kafka_python import RawLogs
+from brew.names import READ_COMMITTED
 from brew.offsets import LogOffsets
+from brew.signals import Stopped
 from proof import verify
 from proof.checking.checker import Checker
-from proof.checking.input_partition import Row
-from proof.findings import Verdict
+from proof.checking.input_partition import Layout, Row
+from proof.checking.journals import Acknowledged, check_readers
+from proof.commands import inspect
+from proof.findings import Findings, Verdict
 from proof.verify import PipelineUnderTest, Snapshot, VerifyOptions
 
 CLAIM = PipelineUnderTest("in", "out", "dlq", "g", ("late",))
@@ -142,3 +150,34 @@ def test_a_check_that_could_not_be_made_is_a_note_and_a_doubt_once_the_run_has_e
     assert report.verdict is (Verdict.INCONCLUSIVE if settled else Verdict.PROVEN)
     unread = ["the raw logs could not be read"]
     assert (report.doubts, report.notes) == ((unread, []) if settled else ([], unread))
+
+
+@pytest.fixture
+def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, int]]:
+    """Return a function that reads two topics of two records, and returns what the checker finds in the journals."""
+    layouts = {(name, 0): Layout(0) for name in ("out", "dlq")}
+
+    def reading(stopped_in: str = "") -> dict[str, int]:
+        def scan(_connection: object, name: str, *_: object) -> Iterator[list[Any]]:
+            for offset in (0, 1):
+                yield [SimpleNamespace(partition=lambda: 0, offset=lambda offset=offset: offset, headers=list)]
+                if name == stopped_in:
+                    raise Stopped
+
+        monkeypatch.setattr(inspect, "scan", scan)
+        with suppress(Stopped):
+            inspect.journal_records(Connection("nowhere:1"), ["out", "dlq"], READ_COMMITTED, tmp_path, following=False)
+        found = Findings()
+        check_readers(entries(tmp_path), layouts, found, Acknowledged((), "in"))
+        return {str(name): count for name, count in found.totals.items()}
+
+    for layout in layouts.values():
+        layout.add(0, -1, -1)
+        layout.add(1, -1, -1)
+    monkeypatch.setattr(inspect, "admin", lambda _connection: None)
+    monkeypatch.setattr(inspect.log_summary, "topic_offsets", lambda *_: {0: LogOffsets(0, 2, 2)})
+    return reading
+
+
+def test_a_reader_that_was_stopped_in_its_second_topic_missed_nothing(read: Callable[..., dict[str, int]]) -> None:
+    assert read(stopped_in="dlq") == {}
