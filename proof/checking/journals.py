@@ -144,12 +144,17 @@ def check_readers(
     entries: Iterable[Entry], layouts: Mapping[TopicPartition, Layout], found: Findings, acknowledged: Acknowledged
 ) -> None:
     """Compare readers' journals with what they could see; ``layouts`` are the partitions to check."""
-    readers: dict[tuple[str, int], _Reader] = {}
+    readers: list[_Reader] = []
+    last: dict[tuple[str, int], _Reader] = {}
     for entry in entries:
-        if entry.step is Step.READ:
-            reader = _Reader(f"{entry.who} {entry.pid}", layouts, found)
-            readers.setdefault((entry.who, entry.pid), reader).take(entry.fields)
-    for reader in readers.values():
+        if entry.step is not Step.READ:
+            continue
+        process = entry.who, entry.pid
+        if process not in last or entry.phase is Phase.INTENT:
+            last[process] = _Reader(f"{entry.who} {entry.pid}", layouts, found)
+            readers.append(last[process])
+        last[process].take(entry.fields)
+    for reader in readers:
         reader.ended(acknowledged)
 
 

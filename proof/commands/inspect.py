@@ -63,6 +63,8 @@ def journal_records(
     logs = {name: log_summary.topic_offsets(client, name, deadline) for name in names}
     count = 0
     with closing(Journal(folder, "reader")) as journal:
+        # Pids are reused, and in containers they are the same: the checker begins a new reader at this line.
+        journal.write(Step.READ, Phase.INTENT)
         if following:
             starts = {name: {p: log.first for p, log in by_partition.items()} for name, by_partition in logs.items()}
             for name, batch in follow(connection, starts, isolation):

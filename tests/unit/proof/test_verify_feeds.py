@@ -181,3 +181,9 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[
 
 def test_a_reader_that_was_stopped_in_its_second_topic_missed_nothing(read: Callable[..., dict[str, int]]) -> None:
     assert read(stopped_in="dlq") == {}
+
+
+def test_a_process_with_the_pid_of_an_earlier_reader_is_another_one(read: Callable[..., dict[str, int]]) -> None:
+    """As in a container, where each has the pid 1."""
+    read(stopped_in="out")
+    assert read() == {}
