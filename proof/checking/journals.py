@@ -69,6 +69,7 @@ class _Reader:
         self._who, self._layouts, self._found = who, layouts, found
         self._next: dict[TopicPartition, int] = {}
         self._first: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
         self._topics: set[str] = set()
         self._committed, self._final = True, False
 
@@ -78,6 +79,7 @@ class _Reader:
         if "topic" not in fields:
             return
         self._topics.add(fields["topic"])
+        self._ends |= {(fields["topic"], partition): end for partition, end in fields.get("ends", ())}
         self._committed = fields.get("isolation", READ_COMMITTED) == READ_COMMITTED
         topic_partition = fields["topic"], fields.get("partition", -1)
         layout = self._layouts.get(topic_partition)
@@ -120,14 +122,15 @@ class _Reader:
             self._add(Name.ABORTED_READ, topic_partition, offset, evidence)
 
     def ended(self, acknowledged: Acknowledged) -> None:
-        """Check that a reader that reached the end saw all acknowledged records."""
+        """Check that a reader that reached the end, as it was then, saw all acknowledged records."""
         if not (self._final and self._committed):
             return
         for topic_partition, layout in self._layouts.items():
             if topic_partition[0] in self._topics:
-                begin, end = self._first.get(topic_partition, layout.end), self._next.get(topic_partition, layout.end)
+                last = self._ends.get(topic_partition, layout.end)
+                begin, end = self._first.get(topic_partition, last), self._next.get(topic_partition, last)
                 self._unseen(topic_partition, layout.between(layout.first, begin), acknowledged)
-                self._unseen(topic_partition, layout.between(end, layout.end), acknowledged)
+                self._unseen(topic_partition, layout.between(end, last), acknowledged)
 
     def _unseen(self, topic_partition: TopicPartition, missed: Iterable[Run], acknowledged: Acknowledged) -> None:
         for run in missed:

@@ -75,7 +75,8 @@ def journal_records(
             ranges = {p: (log.first, ends[p]) for p, log in by_partition.items()}
             for batch in scan(connection, name, ranges, isolation):
                 count += _journal_batch(journal, name, isolation, batch)
-            journal.write(Step.READ, Phase.DONE, topic=name, partition=-1, isolation=isolation, runs=[])
+            about = {"topic": name, "partition": -1, "isolation": isolation, "ends": list(ends.items())}
+            journal.write(Step.READ, Phase.DONE, runs=[], **about)
         # The checker relies on this: everything visible on all these topics has been read.
         journal.write(Step.READ, Phase.DONE, final=True)
     return count

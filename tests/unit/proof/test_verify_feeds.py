@@ -157,7 +157,7 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[
     """Return a function that reads two topics of two records, and returns what the checker finds in the journals."""
     layouts = {(name, 0): Layout(0) for name in ("out", "dlq")}
 
-    def reading(stopped_in: str = "") -> dict[str, int]:
+    def reading(stopped_in: str = "", later: int = 0) -> dict[str, int]:
         def scan(_connection: object, name: str, *_: object) -> Iterator[list[Any]]:
             for offset in (0, 1):
                 yield [SimpleNamespace(partition=lambda: 0, offset=lambda offset=offset: offset, headers=list)]
@@ -167,6 +167,8 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[
         monkeypatch.setattr(inspect, "scan", scan)
         with suppress(Stopped):
             inspect.journal_records(Connection("nowhere:1"), ["out", "dlq"], READ_COMMITTED, tmp_path, following=False)
+        for offset in range(2, 2 + later):
+            layouts["out", 0].add(offset, -1, -1)
         found = Findings()
         check_readers(entries(tmp_path), layouts, found, Acknowledged((), "in"))
         return {str(name): count for name, count in found.totals.items()}
@@ -187,3 +189,9 @@ def test_a_process_with_the_pid_of_an_earlier_reader_is_another_one(read: Callab
     """As in a container, where each has the pid 1."""
     read(stopped_in="out")
     assert read() == {}
+
+
+def test_what_is_written_after_a_reader_has_finished_is_nothing_that_it_missed(
+    read: Callable[..., dict[str, int]],
+) -> None:
+    assert read(later=3) == {}
