@@ -182,15 +182,18 @@ def verify(connection: Connection, claim: PipelineUnderTest, deadline: Deadline,
     with _uncollected():
         # After the snapshot, so that the profiles of all its outputs are below the ends read now.
         profiles = None if asked.profiles is None else _profiles(connection, asked.profiles, deadline)
-        checker = Checker(_facts(connection, claim, logs, asked, profiles, deadline), acknowledged, oracle)
-        unseen = _read(connection, claim, logs, checker, deadline)
+        requests = Deadline(deadline.budget_s)  # not the rest of the first one: profiles are read without a limit
+        checker = Checker(_facts(connection, claim, logs, asked, profiles, requests), acknowledged, oracle)
+        unseen = _read(connection, claim, logs, checker, requests)
     checker.finish()
     check_readers(_entries(asked), checker.layouts, checker.found, acknowledged)
     check_stalls(checker.endings.first_commit_ms, asked.bound_s, checker.found)
     for path in _files(asked):
         check_secrets(str(path), _chunks(path), asked.canaries, checker.found)
     check_fired(asked.needed, {**checker.counts, **asked.fired}, checker.found)
-    holders = _holders(connection, claim, logs, deadline) if Name.HANGING in checker.found.totals else []
+    holders = []
+    if Name.HANGING in checker.found.totals:
+        holders = _holders(connection, claim, logs, Deadline(deadline.budget_s))
     notes, doubts = ([], []) if profiles is None else (profiles.notes, profiles.doubts)
     # A settled run needs its transactions checked, too: a check that could not be made is then a doubt.
     if asked.settled:
@@ -375,8 +378,12 @@ def _holders(connection: Connection, claim: PipelineUnderTest, logs: Snapshot, d
     holders = []
     for topic, by_partition in {claim.input: logs.input, **logs.downstream}.items():
         if blocked := [p for p, log in by_partition.items() if log.last_stable < log.end]:
-            transactions = open_transactions(connection, topic, blocked, deadline)
-            holders += [f"{topic}: {transaction}" for transaction in transactions]
+            try:
+                transactions = open_transactions(connection, topic, blocked, deadline)
+            except BrewError as error:
+                holders.append(f"{topic}: its open transactions could not be read: {error}")
+            else:
+                holders += [f"{topic}: {transaction}" for transaction in transactions]
     return holders
 
 

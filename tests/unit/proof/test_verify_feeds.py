@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from harness.histories import batch
 from brew.cluster import OffsetBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
+from brew.errors import Refused
 from brew.journal import entries
 from brew.kafka.kafka_python import RawLogs
 from brew.names import READ_COMMITTED
@@ -24,7 +26,7 @@ from proof.checking.checker import Checker
 from proof.checking.input_partition import Layout, Row
 from proof.checking.journals import Acknowledged, check_readers
 from proof.commands import inspect
-from proof.findings import Findings, Verdict
+from proof.findings import Findings, Name, Verdict
 from proof.verify import PipelineUnderTest, Snapshot, VerifyOptions
 
 CLAIM = PipelineUnderTest("in", "out", "dlq", "g", ("late",))
@@ -150,6 +152,34 @@ def test_a_check_that_could_not_be_made_is_a_note_and_a_doubt_once_the_run_has_e
     assert report.verdict is (Verdict.INCONCLUSIVE if settled else Verdict.PROVEN)
     unread = ["the raw logs could not be read"]
     assert (report.doubts, report.notes) == ((unread, []) if settled else ([], unread))
+
+
+def test_a_hanging_transaction_is_reported_however_long_the_logs_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it can't be said who holds it."""
+
+    def read(_connection: object, _claim: object, _logs: object, judge: Checker, _deadline: object) -> list[str]:
+        judge.found.add(Name.HANGING, ("out", 0, 3), "open")
+        while not deadline.expired():
+            time.sleep(0.001)
+        return []
+
+    def open_transactions(_connection: object, topic: str, _partitions: object, left: Deadline) -> list[str]:
+        left.check("open transactions")
+        if topic == "in":
+            raise Refused("no right")
+        return ["held"]
+
+    held, deadline = LogOffsets(0, 3, 4), Deadline(0.2)
+    known = Snapshot({0: held}, {name: {0: held} for name in CLAIM.written[:1]}, {0: 1}, None)
+    monkeypatch.setattr(verify, "snapshot", lambda *_, **__: known)
+    monkeypatch.setattr(verify, "_is_compacted", lambda *_: False)
+    monkeypatch.setattr(verify, "_read", read)
+    monkeypatch.setattr(verify, "open_transactions", open_transactions)
+    report = verify.verify(Connection("nowhere:1"), CLAIM, deadline, VerifyOptions())
+    assert (report.verdict, report.notes) == (
+        Verdict.VIOLATED,
+        ["in: its open transactions could not be read: no right", "out: held"],
+    )
 
 
 @pytest.fixture
