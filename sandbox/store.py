@@ -337,10 +337,10 @@ class Redis(Store):
 
     def command(self) -> Sequence[str]:
         program = _program("redis-server", "Redis")
-        settings = {**_REDIS_SETTINGS, "port": str(self.state.port), "dir": str(self.data), **self.state.properties}
+        settings = {**_REDIS_SETTINGS, "port": str(self.state.port), **self.state.properties}
         # A value of several words (`replicaof HOST PORT`) is passed as several arguments, an empty value as one.
         words = [[f"--{name}", *(value.split() or [""])] for name, value in settings.items()]
-        return [program, *(word for group in words for word in group)]
+        return [program, "--dir", str(self.data), *(word for group in words for word in group)]
 
     def prepare(self, deadline: Deadline) -> None:
         deadline.check("starting Redis")

@@ -119,6 +119,11 @@ def test_a_folder_that_the_servers_user_cannot_enter_is_refused(directory: Path)
         Postgres.start(directory)
 
 
+def test_a_folder_may_have_a_blank_in_its_name(directory: Path) -> None:
+    with Redis.start(directory / "of mine") as server:
+        assert server.answers()
+
+
 def test_a_setting_that_the_server_does_not_take_is_told_with_its_own_words(directory: Path) -> None:
     """It ends while starting; the last lines of its log are in the refusal, and no process is left."""
     with pytest.raises(Refused, match=r"exited during startup(?s:.)*no_such_setting"):
