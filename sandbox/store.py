@@ -122,7 +122,7 @@ class Store:
         """Shut the server down cleanly, keeping its data; return False if it was not running."""
         identity, was = self.state.identity, self.running()
         if identity is not None and was:
-            identity.send(signal.SIGCONT)
+            self._send(signal.SIGCONT)  # a paused child does not end, and its parent waits for it
             identity.send(self.stop_signal)
             if not identity.wait(Deadline(_STOP_S)):
                 self.kill()

@@ -119,6 +119,13 @@ def test_a_folder_that_the_servers_user_cannot_enter_is_refused(directory: Path)
         Postgres.start(directory)
 
 
+def test_a_paused_database_is_shut_down_cleanly(directory: Path) -> None:
+    with Postgres.start(directory) as server:
+        server.pause()
+        server.stop()
+        assert "database system is shut down" in server.log.read_text()
+
+
 def test_a_folder_may_have_a_blank_in_its_name(directory: Path) -> None:
     with Redis.start(directory / "of mine") as server:
         assert server.answers()
