@@ -88,7 +88,8 @@ class SparkCluster:
         try:
             cluster._start_missing(workers, Deadline(_START_S))
         except BaseException:
-            cluster.close()
+            for name in list(cluster._started):
+                cluster._stop(name)
             raise
         return cluster
 

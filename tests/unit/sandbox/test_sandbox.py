@@ -21,12 +21,13 @@ from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
 from brew.jvm.dependencies import Part
 from brew.names import ExitCode
-from sandbox import isolation, kafka, process, store
+from sandbox import isolation, kafka, process, spark, store
 from sandbox.__main__ import cli
 from sandbox.jvm import TOOLS, Jvm
 from sandbox.kafka import Cluster, Settings
 from sandbox.layout import Layout, plan, server_properties
 from sandbox.process import Identity, ServerProcess
+from sandbox.spark import SparkCluster
 
 ONE_COPY = dict.fromkeys(("offsets.topic.replication.factor", "transaction.state.log.replication.factor"), "1")
 THREE_COPIES = dict.fromkeys(("default.replication.factor", "transaction.state.log.replication.factor"), "3")
@@ -113,6 +114,34 @@ def test_a_broker_is_stopped_before_it_is_started_again_and_killed_if_another_on
     with pytest.raises(Refused, match="broker 2"):
         Cluster._start_layout(layout.with_node(1, identity=None), Settings())
     done.kill.assert_called_once_with(1)
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Spark's processes sleep; the titles in this list are those that do not start."""
+    titles = list[str]()
+
+    def server(_command: object, log: Path, *, ends_with_parent: bool) -> ServerProcess:
+        return ServerProcess(["sleep", "600"], log, ends_with_parent=ends_with_parent)
+
+    def await_start(title: str, *_: object) -> None:
+        if title in titles:
+            raise Refused(title)
+
+    monkeypatch.setattr(spark, "ServerProcess", server)
+    monkeypatch.setattr(spark, "await_start", await_start)
+    return titles
+
+
+def test_a_spark_cluster_goes_on_if_one_more_worker_does_not_start(tmp_path: Path, failing: list[str]) -> None:
+    with SparkCluster.start(tmp_path, workers=1) as before:
+        failing.append("Spark's worker 2")
+        with pytest.raises(Refused, match="worker 2"):
+            SparkCluster.start(tmp_path, workers=2)
+        after = SparkCluster.open(tmp_path)
+        assert after is not None
+        assert [after.alive(name) for name in ("master", "1", "2")] == [True, True, False]
+        assert before.alive("master")
 
 
 def test_a_start_that_the_log_has_of_an_earlier_run_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
