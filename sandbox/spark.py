@@ -83,8 +83,11 @@ class SparkCluster:
         settings = settings or Settings()
         directory = directory.resolve() / "spark"
         directory.mkdir(parents=True, exist_ok=True)
-        found = State.read(directory) or State(port or free(1)[0], settings.cores, settings.memory_mb, settings.python)
-        cluster = cls(directory, found, ends_with_parent=settings.ends_with_parent)
+        state = State.read(directory)
+        if state is None or not any(one is not None and one.alive() for one in state.processes.values()):
+            port = port or (state.port if state else free(1)[0])
+            state = State(port, settings.cores, settings.memory_mb, settings.python)
+        cluster = cls(directory, state, ends_with_parent=settings.ends_with_parent)
         try:
             cluster._start_missing(workers, Deadline(_START_S))
         except BaseException:

@@ -144,6 +144,15 @@ def test_a_spark_cluster_goes_on_if_one_more_worker_does_not_start(tmp_path: Pat
         assert before.alive("master")
 
 
+def test_a_spark_cluster_that_was_down_has_what_is_asked_for_now(tmp_path: Path, failing: list[str]) -> None:
+    """One that runs keeps its own: an executor of another Python, or a worker of another size, would fit nobody."""
+    assert failing == []
+    with SparkCluster.start(tmp_path, workers=2, settings=spark.Settings(cores=1)) as before:
+        assert SparkCluster.start(tmp_path, workers=2, settings=spark.Settings(cores=4)).state.cores == 1
+    with SparkCluster.start(tmp_path, workers=1, settings=spark.Settings(cores=4)) as after:
+        assert (after.state.port, after.state.cores, after.workers) == (before.state.port, 4, ["1"])
+
+
 def test_a_start_that_the_log_has_of_an_earlier_run_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, cluster = list[bool](), Cluster(plan(tmp_path, "c", [1], [2]), Settings())
     node = cluster.layout.node(1)
