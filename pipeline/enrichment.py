@@ -16,7 +16,7 @@ from brew.settings import Limits
 # A double keeps 15 significant digits; longer runs, and exponents, may change their value in a round trip.
 _KINDS = bytes.maketrans(b"0123456789.E", b"00000000000e")
 _LONG_RUN = b"0" * 16
-_EXPONENT = re.compile(rb"[:,\[]\s*-?[0-9.]+[eE]")
+_EXPONENT = re.compile(rb"(?:\A|[:,\[])\s*-?[0-9.]+[eE]")
 # Strings as in `pipeline.enrichment.depth`: an unterminated one must not be scanned again from each of its quotes.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"?|(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)', re.DOTALL)
 

@@ -65,6 +65,7 @@ def test_the_tier_is_the_keys_prefix_before_the_first_dash(key: bytes | None, ti
         (b'{"customer_id":1,12345678901234567890:2}', Reason.NOT_JSON),
         (b"[1]", Reason.NOT_AN_OBJECT),
         (b"12345678901234567890", Reason.NOT_AN_OBJECT),
+        (b"1e400", Reason.NOT_AN_OBJECT),
         (b"null", Reason.NOT_AN_OBJECT),
         (b"{}", Reason.NO_CUSTOMER_ID),
         (b'{"customer_id":null}', Reason.NO_CUSTOMER_ID),
