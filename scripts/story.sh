@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # How a story is told: commands shown, run, and held against what they have to say. Sourced; `run` and `says` need `output`, a file.
 
+# What was set for another cluster does not fit a story's own broker.
+unset CLIENT_CONFIG BREW_CLIENT_CONFIG BREW_CONFIG TIERS PROFILES_TOPIC
+
 # own_place NAME: sets `place`, a new folder; a broker that runs there is gone with it when the script ends, however it does.
 own_place() {
     mkdir -p .sandbox

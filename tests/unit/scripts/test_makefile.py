@@ -232,3 +232,10 @@ def test_an_interpreter_is_judged_by_what_it_tells_of_its_build(
         f"runpy.run_path({str(SCRIPT.with_name('judge_python.py'))!r})\n"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == judged
+
+
+def test_a_story_knows_nothing_of_the_cluster_that_other_commands_are_for() -> None:
+    """Its broker has no TLS: with somebody's --client-config, no command would reach it."""
+    command = ["bash", "-c", "source scripts/story.sh; printenv BREW_CLIENT_CONFIG"]
+    done = subprocess.run(command, cwd=ROOT, env=_environment(BREW_CLIENT_CONFIG="mine.properties"), check=False)
+    assert done.returncode == 1
