@@ -24,7 +24,8 @@ from proof.campaign.cell import PROVEN, VIOLATED, Result, campaign_metadata, wri
 from proof.claims.members import Races, race, take_part
 from proof.commands import connected, file_option, json_option, print_result
 from proof.provenance import MadeWith
-from proof.report.summary import CLAIMS_RACES, Times
+from proof.report.results import CLAIMS_RACES
+from proof.report.summary import Times
 
 _SHOWN = 10
 

@@ -78,6 +78,8 @@ MATRIX: dict[str, dict[str, str]] = {
 """Titles of the rows (kinds of faults), by the part they affect; a row's cells differ in target and moment."""
 TITLES = {row: title for rows in MATRIX.values() for row, title in rows.items()}
 UNKNOWN = "unknown"
+CLAIMS_RACES, STORE_KILLS = "claims races", "store kills"
+"""Paths of results written by commands other than the campaign."""
 # Worst first.
 _RANK = ("violated", "inconclusive", "outdated", "control", "proven", "not-applicable")
 _REPAIR = "run the cell again, or remove it from the file"
@@ -218,7 +220,11 @@ class Result:
 
     @property
     def replay(self) -> str:
-        """The command that runs this cell again with the same seed."""
+        """The command that runs this cell again, with the same seed if it has one."""
+        if self.path == STORE_KILLS:
+            return f"make kills STORES={shlex.quote(self.target)}"
+        if self.path == CLAIMS_RACES:
+            return f"python -m proof claims-races --seed {self.seed}"
         return f"python -m proof replay {shlex.quote(self.cell)} {self.seed}"
 
     @property

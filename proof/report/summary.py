@@ -11,11 +11,18 @@ from functools import partial
 
 from brew.names import CrashPoint, quantity
 from proof.findings import Verdict
-from proof.report.results import TITLES, UNKNOWN, Provenance, Result, Standing, worst
+from proof.report.results import (
+    CLAIMS_RACES,
+    STORE_KILLS,
+    TITLES,
+    UNKNOWN,
+    Provenance,
+    Result,
+    Standing,
+    worst,
+)
 
 _KILL = "SIGKILL"
-CLAIMS_RACES, STORE_KILLS = "claims races", "store kills"
-"""Paths of results written by commands other than the campaign."""
 _STORES = ("ledger", "postgres", "redis-script", "redis")
 _READERS = ("connector", "direct")
 _LATE_TRIES = 1000

@@ -23,7 +23,7 @@ from brew.names import ExitCode
 from downstream.receive.check import DUPLICATE
 from proof.campaign.cell import PROVEN, VIOLATED, Result, campaign_metadata, write_file
 from proof.provenance import MadeWith
-from proof.report.summary import STORE_KILLS
+from proof.report.results import STORE_KILLS
 from sandbox.store import Postgres, Redis
 from tests.kills.bugs import BUGS
 from tests.kills.campaign import Killed, Stage, campaign

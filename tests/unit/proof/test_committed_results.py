@@ -59,6 +59,7 @@ def test_races_are_a_result(tmp_path: Path, rounds: int, findings: tuple[str, ..
     result = _written(tmp_path, claims.result(races, 1, BEGAN, MADE))
     assert (result.row, result.commit, result.began[:10], result.current) == ("F34", MADE.commit, "2026-11-24", True)
     assert _met(result, "Rounds of eight claimants racing") is met
+    assert result.replay == "python -m proof claims-races --seed 1"
 
 
 @pytest.mark.parametrize(
@@ -78,6 +79,7 @@ def test_kills_of_a_store_are_a_result(
     killed = Killed(Counter({"in-commit": count}), orders=10, findings=findings)
     result = _written(tmp_path, kills.result(store, killed, count, 1, BEGAN, MADE))
     assert json.dumps(result.versions) == json.dumps(MADE.versions)
+    assert result.replay == f"make kills STORES={store}"
     assert _met(result, f"Kills around the commit, {store}") is met
 
 
