@@ -20,6 +20,8 @@ from typing import Any, Self
 import orjson
 import psutil
 
+from brew import config_file
+from brew.connection import CLIENT_CONFIG
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded
 from brew.names import ExitCode
@@ -29,6 +31,8 @@ _POLL_S, _ABORT_S, _LAST_LINES = 0.002, 3.0, 6
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
 _SIZE = 16
 _SUFFIX = ".parsed"
+_SETTINGS = ("CRASH_", "FOLLOW", "PROBE_", "PROFILES_", "SEED_", "SHARE", "STAND_BY", "TIERS", "TRANSFORM")
+"""Beginnings of variables that are for runs of the user's own; a cell passes options."""
 
 
 class ProgramFailedError(BrewError):
@@ -42,12 +46,14 @@ class Program:
         self, command: Sequence[str], name: str, folder: Path, environment: Mapping[str, str] | None = None
     ) -> None:
         self.name = name
+        kept = {n: v for n, v in os.environ.items() if not n.startswith((*_SETTINGS, CLIENT_CONFIG))}
+        more = {"PYTHONFAULTHANDLER": "1", config_file.VARIABLE: os.devnull, **(environment or {})}
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         with self._out.open("ab") as out, self._err.open("ab") as err:
             self._process = subprocess.Popen(
                 [*_kill_with_parent(), *command],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONFAULTHANDLER": "1", **(environment or {})},
+                env=kept | more,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,

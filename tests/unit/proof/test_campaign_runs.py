@@ -64,6 +64,14 @@ def test_a_program_that_ends_badly_is_told_with_its_last_words(tmp_path: Path) -
             programs.start("slow", "sleep", "600").wait(Deadline(0.05))
 
 
+def test_settings_of_other_runs_do_not_reach_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `export TIERS=profiles`, each cell was a violation: its writer found no profiles, and stalled."""
+    for name in ("TIERS", "BREW_CLIENT_CONFIG", "BREW_CONFIG"):
+        monkeypatch.setenv(name, "mine")
+    with Programs(tmp_path) as programs:
+        assert "=mine" not in programs.start("settings", "env").done(Deadline(10))
+
+
 def test_no_other_process_is_taken_for_a_program_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its number is its group's: free again, it is some other group's within minutes, which was then killed."""
     with Programs(tmp_path) as programs:
