@@ -102,6 +102,7 @@ def up(
             cluster is not None and kafka in {None, cluster.layout.kafka} and (cluster.layout.secure or not is_secure)
         )
         if cluster is not None and same and len(cluster.running()) == len(cluster.layout.nodes) == brokers:
+            cluster.finish_start()
             click.echo(f"Kafka is already up at {cluster.bootstrap}")
             _print_usage(cluster.layout)
             return

@@ -298,6 +298,11 @@ class Cluster:
             self._launch(node)
         for node in map(self.layout.node, logs):
             self._await(node, begin[node.number], deadline)
+        self.finish_start(deadline)
+
+    def finish_start(self, deadline: Deadline | None = None) -> None:
+        """Wait until the brokers answer, and create users: the command that launched them may have been killed."""
+        deadline = deadline or Deadline(_START_S)
         await_answer(self.connection, len(self.running()), deadline)
         if self.layout.secure:
             Security.of(self.layout).create_users(self.layout, deadline)

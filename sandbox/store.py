@@ -76,7 +76,9 @@ class Store:
         if properties is not None:
             kept = replace(kept, properties=dict(properties))
         store = cls(directory, kept)
-        if not store.running():
+        if store.running():
+            store._finish_start()
+        else:
             store._launch(ends_with_parent=ends_with_parent)
         return store
 
@@ -188,12 +190,16 @@ class Store:
         self._started = ServerProcess(self.command(), self.log, ends_with_parent=ends_with_parent)
         self._write(replace(self.state, identity=self._started.identity))
         try:
-            name, deadline = f"{self.name} on port {self.state.port}", Deadline(_START_S)
-            await_start(name, self.answers, self.running, self.log, deadline)
-            self.ready(deadline)
+            self._finish_start()
         except BaseException:
             self.kill()
             raise
+
+    def _finish_start(self) -> None:
+        """Wait until the server is ready; the command that launched it may have been killed before."""
+        name, deadline = f"{self.name} on port {self.state.port}", Deadline(_START_S)
+        await_start(name, self.answers, self.running, self.log, deadline)
+        self.ready(deadline)
 
     def _forget(self) -> None:
         if self._started is not None:

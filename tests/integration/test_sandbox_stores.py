@@ -119,6 +119,14 @@ def test_a_folder_that_the_servers_user_cannot_enter_is_refused(directory: Path)
         Postgres.start(directory)
 
 
+def test_a_start_that_was_killed_before_it_made_the_database_is_finished(directory: Path) -> None:
+    with Postgres.start(directory) as server:
+        with psycopg.connect(server._admin_url, autocommit=True) as session:
+            session.execute("DROP DATABASE brew")
+        Postgres.start(directory)
+        psycopg.connect(server.url).close()
+
+
 def test_a_paused_database_is_shut_down_cleanly(directory: Path) -> None:
     with Postgres.start(directory) as server:
         server.pause()

@@ -92,6 +92,19 @@ def test_a_cluster_is_up_when_each_of_its_brokers_is(tmp_path: Path) -> None:
     assert codes == [ExitCode.REFUSED, ExitCode.REFUSED, ExitCode.DONE]
 
 
+def test_a_start_that_was_killed_before_it_made_the_users_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The brokers run, so nothing is launched; but without users, nobody could log in for ever."""
+    done = list[str]()
+    plan(tmp_path, "c", [1], [2]).with_node(1, identity=Identity.of(os.getpid()), mutual_port=3).write()
+    monkeypatch.setattr(Cluster, "connection", None)
+    monkeypatch.setattr(kafka, "await_answer", lambda *_: done.append("answers"))
+    monkeypatch.setattr(kafka.Security, "create_users", lambda *_: done.append("users"))
+    assert exit_code_of(cli, "sandbox", ["up", "--dir", str(tmp_path)]) == ExitCode.DONE
+    assert done == ["answers", "users"]
+
+
 def test_a_broker_is_stopped_before_it_is_started_again_and_killed_if_another_one_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
