@@ -220,7 +220,7 @@ def _make_dead_letter_topic(connection: Connection, topic: str, dead_letter: str
     reach(connection, Deadline(_REACH_S))
     client, deadline = admin(connection), Deadline(_ASK_S)
     source = topics.describe_one(client, topic, deadline)
-    limit = str(topics.max_message_bytes(client, topic, deadline) + 65_536)
-    wanted = topics.TopicSpec(dead_letter, source.partitions, {topics.MAX_MESSAGE_BYTES: limit})
+    limit = min(topics.max_message_bytes(client, topic, deadline) + 65_536, 2**31 - 1)  # the largest that Kafka takes
+    wanted = topics.TopicSpec(dead_letter, source.partitions, {topics.MAX_MESSAGE_BYTES: str(limit)})
     topics.create(client, [wanted], deadline)
     topics.describe_all(client, [dead_letter], deadline)

@@ -32,7 +32,7 @@ from proof.commands import connected, json_option, print_result, topic_option, t
 from proof.seed import Seeding, Writer
 
 # Outputs are longer than inputs: two more fields and three more headers.
-ROOM_BYTES = 65_536
+ROOM_BYTES, _MOST_BYTES = 65_536, 2**31 - 1
 _ANY = -1  # partition by the key's murmur2 hash, as Java producers do
 _KEPT_MS, _CHUNK = 24 * 3600 * 1000, 10_000
 _NATURAL, _COUNT, _PARTITIONS = click.IntRange(0), click.IntRange(0, 100_000_000), click.IntRange(1, 10_000)
@@ -59,7 +59,8 @@ def create_topics(
     client, source = admin(connection), named["input"]
     made = kafka_topics.create(client, [TopicSpec(source, partitions, {})], deadline)
     kafka_topics.describe_all(client, [source], deadline)
-    room = {MAX_MESSAGE_BYTES: str(kafka_topics.max_message_bytes(client, source, deadline) + ROOM_BYTES)}
+    room_bytes = min(kafka_topics.max_message_bytes(client, source, deadline) + ROOM_BYTES, _MOST_BYTES)
+    room = {MAX_MESSAGE_BYTES: str(room_bytes)}
     others = [
         TopicSpec(named["output"], partitions, room),
         TopicSpec(named["dead_letter"], partitions, room),

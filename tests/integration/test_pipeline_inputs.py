@@ -198,3 +198,12 @@ def test_an_output_that_takes_small_batches_only_gets_them(stage: Stage) -> None
     run = stage.drain_locally()
     assert run.statuses() == {Status.COMMITTED}, run.outcomes
     stage.proven(inputs=2000, outputs=2000)
+
+
+def test_an_input_of_the_largest_records_gets_its_output_topics(stage: Stage) -> None:
+    """Kafka takes no larger size than this, so there is no room for what enrichment adds."""
+    largest = {topics.MAX_MESSAGE_BYTES: str(2**31 - 1)}
+    topics.create(stage.admin, [topics.TopicSpec(stage.names.input, 1, largest)], Deadline(20))
+    stage.seed(10)
+    stage.drain_locally()
+    stage.proven(inputs=10, outputs=10)

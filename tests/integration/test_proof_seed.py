@@ -91,6 +91,13 @@ def test_topics_are_made_once_and_kept_as_they_are(commands: ProofCommands) -> N
     assert output == dead_letter == input_ + 65_536
 
 
+def test_an_input_of_the_largest_records_gets_its_other_topics(commands: ProofCommands) -> None:
+    """Kafka takes no larger size than this, so there is no room for what is added."""
+    largest = {topics.MAX_MESSAGE_BYTES: str(2**31 - 1)}
+    topics.create(admin(commands.connection), [topics.TopicSpec(commands.names.input, 4, largest)], Deadline(20))
+    assert [made["created"] for made in commands.create()] == [False, True, True, True, True]
+
+
 def test_a_second_seeding_goes_on_with_fresh_numbers(commands: ProofCommands) -> None:
     """Keys stay unique without anybody keeping count."""
     commands.create()
