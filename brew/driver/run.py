@@ -232,11 +232,11 @@ def create_workers(
     """Create what runs the transactions and what plans them, on a running Spark ``context`` if given, which stays."""
     settings = preflight.settings
     if settings.reader is Reader.DIRECT:
-        from brew.driver import leases  # noqa: PLC0415
+        from brew.driver.lease_coordinator import LeaseCoordinator, lease_workers  # noqa: PLC0415
 
         options = {"watched": shared.progress.watched, "traced": shared.progress.traced}
-        workers = leases.lease_workers(settings, preflight.transaction, preflight.compilers, **options, context=context)
-        return workers, [leases.LeaseCoordinator(shared, workers)]
+        workers = lease_workers(settings, preflight.transaction, preflight.compilers, **options, context=context)
+        return workers, [LeaseCoordinator(shared, workers)]
     engine: Engine
     if settings.spark.absent:
         from brew.driver.micro_batches import LocalEngine  # noqa: PLC0415

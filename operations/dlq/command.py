@@ -39,7 +39,7 @@ from brew.kafka.transaction import TransactionSettings
 from brew.names import CrashPoint, checked_topic, quantity
 from brew.offsets import SourcePosition
 from brew.records import REPLAY_GROUP
-from operations.dlq.dead_letter import (
+from operations.dlq.dead_letter_reader import (
     ASK_S,
     DeadLetter,
     DeadLetterFilter,

@@ -24,7 +24,7 @@ from brew.names import CrashPoint, quantity
 from brew.offsets import Committed
 from brew.records import REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP
 from brew.transaction import Write, queue, transact
-from operations.dlq.dead_letter import (
+from operations.dlq.dead_letter_reader import (
     DeadLetter,
     DeadLetterFilter,
     DeadLetterTopics,

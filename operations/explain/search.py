@@ -23,7 +23,7 @@ from brew.kafka.transactions_admin import TransactionsAdmin
 from brew.names import READ_UNCOMMITTED
 from brew.offsets import LogOffsets, SinkBatch, SourcePosition
 from brew.record import Function, Record, apply
-from operations.dlq.dead_letter import DeadLetter
+from operations.dlq.dead_letter_reader import DeadLetter
 from operations.explain.verdict import Copy, DeliveryStatus, Order, OrderHistory, delivery_status, link_replays
 from operations.options import Report
 from operations.record_status import RecordState, RecordStateFinder, Spans, spans, visibility

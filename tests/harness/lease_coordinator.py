@@ -14,7 +14,7 @@ import pytest
 from brew.claims.heartbeater import ALL_PARTITIONS
 from brew.connection import Connection
 from brew.driver import work_planner
-from brew.driver.leases import LeaseCoordinator
+from brew.driver.lease_coordinator import LeaseCoordinator
 from brew.driver.partitions import PartitionSurvey
 from brew.driver.run_context import ProgressView, RunContext, RunProgress
 from brew.errors import BrewError, KafkaFailure, Refused

@@ -22,7 +22,7 @@ from brew.kafka.clients import TopicPartition
 from brew.names import CrashPoint
 from brew.orders import Reason
 from brew.records import MARKS_TOPIC, REPLAYED_COUNT, REPLAYED_FROM, REPLAYED_TIMESTAMP
-from operations.dlq.dead_letter import ReplayLog
+from operations.dlq.dead_letter_reader import ReplayLog
 from operations.dlq.replay import RepairCommand
 
 GOOD = b'{"customer_id":"c-1","total_cents":100}'

@@ -309,7 +309,7 @@ LAYER_BUGS: list[LayerBug] = [
     LayerBug(
         "older-answer-granted",
         "After a failed survey, a partition is granted from the previous one, which may say that there is no position.",
-        "brew/driver/leases.py",
+        "brew/driver/lease_coordinator.py",
         "            self._facts = {}\n            self._next_survey = time.monotonic() + error.pause_s\n",
         "            self._next_survey = time.monotonic() + error.pause_s\n",
         "tests/unit/brew/driver/test_lease_coordinator.py::"

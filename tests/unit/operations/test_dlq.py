@@ -41,11 +41,10 @@ from brew.records import (
 )
 from brew.signals import Stopped
 from downstream.virtual import call as caller
-from operations.dlq import command
-from operations.dlq import dead_letter as marking
+from operations.dlq import command, dead_letter_reader
 from operations.dlq import replay as replaying
 from operations.dlq.command import DeadLetterCounts, report_document, summary
-from operations.dlq.dead_letter import (
+from operations.dlq.dead_letter_reader import (
     DeadLetter,
     DeadLetterFilter,
     DeadLetterTopics,
@@ -460,7 +459,7 @@ def test_a_replay_log_that_retention_deletes_from_is_refused(
 ) -> None:
     """After its retention, old letters were written back once more. The brokers are asked once, not per transaction."""
     asked = Mock(return_value=policy)
-    monkeypatch.setattr(marking.topics, "cleanup_policy", asked)
+    monkeypatch.setattr(dead_letter_reader.topics, "cleanup_policy", asked)
     there = replace(TOPICS, marks=Topic("dlq.replayed", "marks", 1, 1))
     for check in (there.create_replay_log, there.check_cleanup_policy):
         if kept:
@@ -475,7 +474,7 @@ def test_a_replay_log_that_retention_deletes_from_is_refused(
 def test_a_replay_log_that_may_not_be_created_says_how_to_make_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic made with Kafka's defaults has one partition and loses its entries after a week."""
     refused = Refused("topic 'dlq.replayed' is missing and could not be made: no; make it by hand")
-    monkeypatch.setattr(marking.topics, "create", Mock(side_effect=refused))
+    monkeypatch.setattr(dead_letter_reader.topics, "create", Mock(side_effect=refused))
     with pytest.raises(Refused, match=r"by hand; made by hand, it needs 1 partition and cleanup\.policy=compact$"):
         replace(TOPICS).create_replay_log()
 
@@ -483,8 +482,10 @@ def test_a_replay_log_that_may_not_be_created_says_how_to_make_it(monkeypatch: p
 def test_dead_letters_are_read_as_far_as_readers_are_given_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of an aborted transaction come again, from the attempt after it."""
     spans = list[object]()
-    monkeypatch.setattr(marking, "log_offsets", lambda *_: {0: LogOffsets(3, 8, 12)})
-    monkeypatch.setattr(marking, "scan", lambda _c, _t, ranges, isolation: spans.append((ranges[0], isolation)) or [])
+    monkeypatch.setattr(dead_letter_reader, "log_offsets", lambda *_: {0: LogOffsets(3, 8, 12)})
+    monkeypatch.setattr(
+        dead_letter_reader, "scan", lambda _c, _t, ranges, isolation: spans.append((ranges[0], isolation)) or []
+    )
     for start, until in ((0, None), (5, 10), (0, 6)):
         list(TOPICS.letters([0], start, until))
     assert spans == [(span, READ_COMMITTED) for span in ((3, 8), (5, 8), (3, 6))]
@@ -515,8 +516,8 @@ def test_what_stayed_on_the_input_is_taken_from_there_as_long_as_it_is_the_same_
     """A topic that was created again has another record at that offset."""
     came = FakeRecord(7, b"gold-1", b"whole", headers=[("trace", b"t")])
     log = LogOffsets(7, 8, 9)
-    monkeypatch.setattr(marking, "log_offsets", lambda *_: {1: log})
-    monkeypatch.setattr(marking, "scan", lambda *_: [[came]])
+    monkeypatch.setattr(dead_letter_reader, "log_offsets", lambda *_: {1: log})
+    monkeypatch.setattr(dead_letter_reader, "scan", lambda *_: [[came]])
     valueless, headless = referring("5", None), referring(None, "1")
     assert TOPICS.whole(valueless) == replace(valueless, value=b"whole")
     assert TOPICS.whole(headless) == replace(headless, headers=[("trace", b"t"), *headless.headers])
@@ -610,14 +611,14 @@ def test_marks_of_another_group_and_those_that_were_made_again_are_refused(repla
 
 def marks(monkeypatch: pytest.MonkeyPatch, *logs: LogOffsets) -> tuple[ReplayLog, list[tuple[int, int]]]:
     left, read = list(logs), list[tuple[int, int]]()
-    monkeypatch.setattr(marking, "log_offsets", lambda *_how: {0: left.pop(0) if len(left) > 1 else left[0]})
+    monkeypatch.setattr(dead_letter_reader, "log_offsets", lambda *_how: {0: left.pop(0) if len(left) > 1 else left[0]})
 
     def scan(_connection: object, _topic: str, ranges: dict[int, tuple[int, int]], isolation: str) -> Iterator[Any]:
         assert isolation == READ_COMMITTED, "a mark of an aborted replay is none"
         read.append(ranges[0])
         return iter(())
 
-    monkeypatch.setattr(marking, "scan", scan)
+    monkeypatch.setattr(dead_letter_reader, "scan", scan)
     return ReplayLog(NOWHERE, "m", 0, "id"), read
 
 
@@ -662,15 +663,15 @@ def test_a_partition_that_does_not_exist_is_named_without_an_option_that_does_no
 def test_a_topic_whose_name_is_too_long_for_a_replay_log_can_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers refused the description of both; a replay, which needs the log, names the setting."""
     name, described = "d" * 241, list[list[str]]()
-    monkeypatch.setattr(marking, "reach", lambda *_: None)
-    monkeypatch.setattr(marking, "admin", lambda *_: None)
+    monkeypatch.setattr(dead_letter_reader, "reach", lambda *_: None)
+    monkeypatch.setattr(dead_letter_reader, "admin", lambda *_: None)
     topic = lambda _client, names, _deadline: described.append(names) or {names[0]: Topic(names[0], "id", 1, 1)}  # noqa: E731
-    monkeypatch.setattr(marking.topics, "describe", topic)
-    place = marking.open_dead_letter_topics(NOWHERE, name)
+    monkeypatch.setattr(dead_letter_reader.topics, "describe", topic)
+    place = dead_letter_reader.open_dead_letter_topics(NOWHERE, name)
     assert (described, place.marks) == ([[name]], None)
     with pytest.raises(UsageError, match=r"DLQ_TOPIC \(--dead-letter\) with '.replayed'"):
         place.create_replay_log()
-    marking.open_dead_letter_topics(NOWHERE, name[1:])
+    dead_letter_reader.open_dead_letter_topics(NOWHERE, name[1:])
     assert described[1] == [name[1:], f"{name[1:]}.replayed"]
 
 

@@ -20,7 +20,7 @@ from brew.kafka.topics import Topic
 from brew.offsets import LogOffsets
 from brew.signals import Stopped
 from operations import show
-from operations.dlq.dead_letter import DeadLetter
+from operations.dlq.dead_letter_reader import DeadLetter
 from operations.show import Reader, RecordQuery, _merged, content_document, lines, marker_document, record_document
 from operations.xray.model import RunBuilder
 

@@ -27,7 +27,7 @@ from harness.waiting import until
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.driver import leases, limits, work_planner
+from brew.driver import lease_coordinator, limits, work_planner
 from brew.driver.run_context import RunProgress
 from brew.errors import DeadlineExceeded, Fatal, Refused
 from brew.offsets import LogOffsets, OffsetRange
@@ -46,11 +46,11 @@ _TURN_S = 0.05
 def plays(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plays]:
     """Plays that end with the test; ``survey_s``, ``startup_s``: its interval, and its wait for the first workers."""
     plays_made: list[LeaseRun] = []
-    monkeypatch.setattr(leases, "_REPORT_INTERVAL_S", _TURN_S)
+    monkeypatch.setattr(lease_coordinator, "_REPORT_INTERVAL_S", _TURN_S)
 
     def play(*cluster: Any, survey_s: float = 0.2, startup_s: float = 0.3, **more: Any) -> LeaseRun:
-        monkeypatch.setattr(leases, "_SURVEY_INTERVAL_S", survey_s)
-        monkeypatch.setattr(leases, "_STARTUP_WAIT_S", startup_s)
+        monkeypatch.setattr(lease_coordinator, "_SURVEY_INTERVAL_S", survey_s)
+        monkeypatch.setattr(lease_coordinator, "_STARTUP_WAIT_S", startup_s)
         plays_made.append(LeaseRun(monkeypatch, *cluster, **more))
         return plays_made[-1]
 
@@ -525,10 +525,10 @@ class Reading:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.readable = 1000.0, True
         monkeypatch.setattr(work_planner, "PartitionSurvey", lambda _shared: FakeCluster())
-        monkeypatch.setattr(leases, "time", SimpleNamespace(monotonic=lambda: self.now))
-        monkeypatch.setattr(leases, "scan", self._scan)
+        monkeypatch.setattr(lease_coordinator, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(lease_coordinator, "scan", self._scan)
         settings = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
-        self.leases = leases.LeaseCoordinator(run_context(settings), FakeWorkers())
+        self.leases = lease_coordinator.LeaseCoordinator(run_context(settings), FakeWorkers())
         self.connects()
 
     def connects(self) -> None:
