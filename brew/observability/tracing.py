@@ -7,6 +7,7 @@ conventions (v1.44), which do not cover transactions: `brew.txn.*` are ours.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
 
 from opentelemetry.context import Context
@@ -23,6 +24,7 @@ from brew.observability.recorder import Subject
 
 _NS = 1_000_000_000
 _SERVICE = "brew-pipeline"
+_CLOSE_S = 3.0
 _W3C = TraceContextTextMapPropagator()
 
 
@@ -48,7 +50,7 @@ def _exporter(name: str) -> SpanExporter:
 
 
 class Spans:
-    """Creates spans of attempts that have ended; closing it sends the remaining ones."""
+    """Creates spans of attempts that have ended; closing it sends the remaining ones, for at most three seconds."""
 
     def __init__(self, sending: TracerProvider, subject: Subject) -> None:
         self._provider, self._subject = sending, subject
@@ -90,7 +92,10 @@ class Spans:
         return attributes | {name: value for name, value in named.items() if value is not None}
 
     def close(self) -> None:
-        self._provider.shutdown()
+        # It waits for an unreachable collector for up to 30 s, and a signal ends a run within 10 s.
+        closing = threading.Thread(target=self._provider.shutdown, name="spans", daemon=True)
+        closing.start()
+        closing.join(_CLOSE_S)
 
 
 def _links(traces: Sequence[str]) -> Iterator[Link]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 from harness.pages import ROOT
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
@@ -171,6 +172,17 @@ def test_what_failed_is_an_error_and_what_was_refused_is_none(status: Status, ki
     assert (transaction.attributes or {}).get("error.type") == kind
     assert transaction.status.status_code is (StatusCode.UNSET if kind is None else StatusCode.ERROR)
     assert spans_of(ended_attempt(Outcome(3, 0, 10, Status.FAILED), "orders", "g")) == []
+
+
+def test_a_collector_that_does_not_answer_does_not_delay_the_end_of_a_run() -> None:
+    answered, exporter, sending = threading.Event(), InMemorySpanExporter(), TracerProvider()
+    exporter.export = lambda _spans: answered.wait(9)
+    sending.add_span_processor(BatchSpanProcessor(exporter))
+    spans, began = Spans(sending, SUBJECT), time.monotonic()
+    spans.ended(attempt())
+    spans.close()
+    answered.set()
+    assert time.monotonic() - began < 6
 
 
 def test_an_exporter_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
