@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from brew.cli import option
+from brew.cli import option, printable
 from brew.deadline import Deadline
 from brew.preflight import Severity
 from operations import labels
@@ -93,7 +93,7 @@ def _source_line(source: SourceStatus) -> Text:
     if source.off:
         return Text(f"○ {source.title}", "dim")
     if source.stale:
-        return Text(f"✗ {source.title} stale, {source.stale}", "bold red")
+        return Text(printable(f"✗ {source.title} stale, {source.stale}"), "bold red")
     sign = Text("● ", "green" if source.age_s is not None else "dim")
     return sign.append(f"{source.title} {labels.ago(source.age_s)}", "")
 
@@ -118,7 +118,7 @@ def _table(view: View, width: int, room: int) -> RenderableType:
 
 def _cells(row: Row, tail: int, width: int) -> list[Text]:
     style = _STYLES.get(row.state, "dim")
-    does = row.why if row.state in UNHEALTHY else row.step or ""
+    does = printable(row.why if row.state in UNHEALTHY else row.step or "")
     if not does and row.open_s is not None:
         does = f"open {labels.seconds(row.open_s)}"
     texts = [
@@ -152,12 +152,12 @@ def _foot(view: View, height: int) -> Iterator[Text]:
     """Yield full sentences for unhealthy partitions; the latest transactions if there is room."""
     for row in view.unhealthy()[:3]:
         sign = labels.STATE_SIGNS[row.state]
-        yield Text(f"{sign} partition {row.partition} {row.state}: {row.why}", _STYLES[row.state])
+        yield Text(printable(f"{sign} partition {row.partition} {row.state}: {row.why}"), _STYLES[row.state])
     if height >= len(view.rows) + _NARROW:
         for transaction in view.transactions[:_TRANSACTIONS]:
             yield _outcome(transaction).append(labels.of_transaction(transaction), "dim")
     for note in view.notes:
-        yield Text(f"unavailable: {note}", "cyan")
+        yield Text(printable(f"unavailable: {note}"), "cyan")
 
 
 def sparkline(values: tuple[float, ...], most: int) -> str:

@@ -363,6 +363,15 @@ def test_what_is_ill_comes_first_and_what_does_not_fit_is_counted() -> None:
         assert "partition 63 blocked: 12 offsets behind" in " ".join(" ".join(lines).split())
 
 
+def test_what_a_program_reports_does_not_control_the_terminal() -> None:
+    """A transformation's error may hold a record's text, and Spark's has several lines."""
+    sick = replace(running(0, "stuck", step="\x1b[2J"), reason="no \x1b[2J\nprogress")
+    answers = PollResults(flow(snapshot(0, 5, 9)), tails(), (statuses(status(sick)), statuses(status(group="\x1b[2J"))))
+    text = "\n".join(drawn(view_of(answers)))
+    assert "\x1b" not in text
+    assert r"partition 0 stuck: no \x1b[2J\nprogress" in text
+
+
 def test_a_look_that_was_refused_is_shown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No second look tells a rate; of brokers that answer one is awaited."""
     monkeypatch.setattr(terminal, "_pause", lambda _: pytest.fail("waited"))
