@@ -224,8 +224,9 @@ class Partition:
         self.polled_at, self.begun_at = now, None
         self.endings[end.ending] = self.endings.get(end.ending, 0) + 1
         self.step = list(end.steps)[-1] if end.steps else self.step
+        until = end.until if end.ending is Ending.COMMITTED else None
         self.last = LastTransaction(
-            end.transactional_id, None, None, end.records, round(end.seconds, 6), dict(end.steps)
+            end.transactional_id, None, None, end.records, round(end.seconds, 6), dict(end.steps), until=until
         )
         self.position = end.start if self.position is None else self.position
         self.last_stable = max(self.last_stable or 0, end.until)  # a planned range is readable

@@ -70,7 +70,8 @@ class LastTransaction:
     """
     The last transaction that ended; ``steps`` maps the names of brew.names.STEPS to seconds, as far as known.
     ``producer_id`` and ``epoch`` are those of the id's newest holder, if they were asked for; a transaction that has
-    begun since has a newer epoch. ``producer_unknown`` says why they are null.
+    begun since has a newer epoch. ``producer_unknown`` says why they are null. ``until``: the position that it
+    committed; null if it did not commit.
     """
 
     transactional_id: str | None = None
@@ -80,6 +81,7 @@ class LastTransaction:
     seconds: float | None = None
     steps: Mapping[str, float] = field(default_factory=dict)
     producer_unknown: str | None = "not requested; /status?producers asks the brokers"
+    until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

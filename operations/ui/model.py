@@ -193,11 +193,11 @@ class TransactionDurations:
         return known if own is None else replace(known, state=own.state, timeout_s=own.timeout_ms / 1000)
 
     def add_reported(self, status: Status) -> None:
-        """Note the durations that a program reports; it knows no producer ids, so the position identifies them."""
+        """Note the durations of commits; a program knows no producer ids, so the committed position identifies them."""
         for reported in status.partitions:
             last = reported.last_transaction
-            if last is not None and last.seconds is not None and reported.position is not None:
-                self._took_s.setdefault((reported.topic, reported.partition, reported.position), last.seconds)
+            if last is not None and last.seconds is not None and last.until is not None:
+                self._took_s[reported.topic, reported.partition, last.until] = last.seconds
         _drop_oldest(self._took_s)
 
     def seconds(self, transaction: Transaction, topic: str, now_ms: int) -> float | None:

@@ -74,7 +74,7 @@ def status(*partitions: PartitionStatus, group: str = "g") -> Status:
 
 
 def running(partition: int, state: str = "working", **more: Any) -> PartitionStatus:
-    last = LastTransaction(f"g:in:{partition}", 100 + partition, 4, 20, 0.25, {"fence": 0.01, "produce": 0.2})
+    last = LastTransaction(f"g:in:{partition}", 100 + partition, 4, 20, 0.25, {"fence": 0.01, "produce": 0.2}, until=50)
     known = {"position": 50, "rate": 812.0, "step": "produce", "last_transaction": last, "progress_age_s": 0.1}
     return PartitionStatus("in", partition, PartitionState(state), "it says so", **(known | more))
 

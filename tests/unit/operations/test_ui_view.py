@@ -234,6 +234,17 @@ def test_transactions_are_those_of_the_log_with_their_source_and_the_coordinator
     assert view.totals.outcomes == {"open": 1, "committed": 1, "aborted": 1}
 
 
+def test_a_duration_is_that_of_the_commit_and_of_the_latest_one_at_its_position() -> None:
+    """A failing attempt leaves the position where it was; after a reset, a commit may end where an earlier one did."""
+    memory, last = ViewHistory(), running(0).last_transaction
+    assert last is not None
+    took = []
+    for reported in (replace(last, seconds=30.0, until=None), last, replace(last, seconds=2.0)):
+        now = statuses(status(running(0, last_transaction=reported)))
+        took.append(view_of(PollResults(flow(snapshot(0, 50, 90)), tails(strip()), (now,)), memory).transactions[1])
+    assert [one.seconds for one in took] == [None, 0.25, 2.0]
+
+
 def test_of_an_open_transaction_the_coordinators_state_and_its_age_against_the_time_out_are_told() -> None:
     mine = PollResults(flow(snapshot(0, 5, 9, own=own(0, epoch=5))), tails(strip()))
     first, *ended = view_of(mine).transactions

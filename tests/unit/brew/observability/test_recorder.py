@@ -84,6 +84,9 @@ def test_each_ending_is_told_as_itself(scene: TimedRecorder) -> None:
     for times, ending in enumerate(Ending, 1):
         for _ in range(times):
             scene.end(ending)
+        last = scene.partition().last_transaction
+        assert last is not None
+        assert last.until == (10 if ending is Ending.COMMITTED else None)
     transactions = scene.partition().transactions
     assert {ending: getattr(transactions, ending) for ending in Ending} == {one: n for n, one in enumerate(Ending, 1)}
 
