@@ -85,11 +85,13 @@ def build_view(names: Names, answers: PollResults, memory: ViewHistory, now_s: f
         notes.append(f"not reported by the brokers: {flow.unavailable}")
     if tails is not None:
         notes += [f"not reported by the brokers: {reason}" for reason in tails.unavailable]
-    if tails is not None and tails.strips and flow is not None and len(tails.strips) != len(flow.snapshots):
-        notes.append(
-            f"{names.input} has {quantity(len(flow.snapshots), 'partition')} and {names.output} {len(tails.strips)}: "
-            "a row shows the tail of the output partition of the same number"
-        )
+    if tails is not None and tails.strips and flow is not None:
+        inputs, outputs = len(flow.snapshots) + flow.leaderless, len(tails.strips) + tails.unread
+        if inputs != outputs:
+            notes.append(
+                f"{names.input} has {quantity(inputs, 'partition')} and {names.output} {outputs}: "
+                "a row shows the tail of the output partition of the same number"
+            )
     checks = None if answers.preflight is None or answers.preflight.value is None else tuple(answers.preflight.value)
     return View(
         names,

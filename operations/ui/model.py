@@ -44,16 +44,20 @@ class PollResult(Generic[_T]):
 
 @dataclass(frozen=True, slots=True)
 class InputSnapshot:
-    """All input partitions at one moment; ``unavailable`` is what could not be read."""
+    """Input partitions at one moment, without ``leaderless`` ones; ``unavailable`` is what could not be read."""
 
     now_ms: int
     snapshots: tuple[PartitionSnapshot, ...]
     unavailable: str | None = None
+    leaderless: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class OutputTail:
-    """Last offsets of each output partition, and ``also`` of further topics; a new ``topic_id``: it was recreated."""
+    """
+    Last offsets of each output partition but ``unread`` ones, and ``also`` of further topics; a new ``topic_id``: it
+    was recreated.
+    """
 
     topic: str
     strips: Mapping[int, Strip]
@@ -61,6 +65,7 @@ class OutputTail:
     also: tuple[Strip, ...] = ()
     topic_id: str | None = None
     unavailable: tuple[str, ...] = ()
+    unread: int = 0
 
     @property
     def all_strips(self) -> tuple[Strip, ...]:

@@ -136,8 +136,8 @@ class InputSource:
         run = self._run
         if self._observer is None:
             self._observer = Observer(run.connection, run.input, run.group, _EXACT, ages=self._ages)
-        snapshots = tuple(self._observer.snapshot(deadline))
-        return InputSnapshot(int(time.time() * 1000), snapshots, self._observer.unavailable)
+        snapshots, observer = tuple(self._observer.snapshot(deadline)), self._observer
+        return InputSnapshot(int(time.time() * 1000), snapshots, observer.unavailable, len(observer.leaderless))
 
     def close(self) -> None:
         if self._observer is not None:
@@ -176,7 +176,8 @@ class OutputTailSource:
             with batch_fetcher(self._connection, deadline) as ends:
                 self._again(ends, wanted, logs)
         self._strips = {p: strip for p, strip in self._strips.items() if p in logs}
-        return OutputTail(self.topic, dict(self._strips), topic_id=known.topic_id)
+        unread = known.partitions - len(self._strips)
+        return OutputTail(self.topic, dict(self._strips), topic_id=known.topic_id, unread=unread)
 
     def _again(self, ends: BatchFetcher, wanted: dict[int, tuple[int, int]], logs: dict[int, LogOffsets]) -> None:
         read, back = 0, _MOST_BACK

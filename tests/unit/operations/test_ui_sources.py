@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from harness.pages import ROOT
-from harness.ui_views import running, status, view_of
+from harness.ui_views import running, snapshot, status, strip, tails, view_of
 from harness.xray_logs import T0, batch, marker
 
 from brew.cluster import RawBatch
@@ -131,6 +131,15 @@ def status_server(program_status: Status) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_a_partition_without_a_leader_still_counts_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    why = "no leader for in[1]"
+    observer = SimpleNamespace(snapshot=lambda _: [snapshot(0, 5, 5)], unavailable=why, leaderless=[1])
+    monkeypatch.setattr(sources, "Observer", lambda *_, **__: observer)
+    answer = PollResult("flow", 1, 5, sources.InputSource(RUN).ask(Deadline(5)), 100.0, 50.0)
+    view = view_of(PollResults(answer, tails(strip(0), strip(1))))
+    assert view.notes == (f"not reported by the brokers: {why}",)
 
 
 @pytest.mark.parametrize(
