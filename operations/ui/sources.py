@@ -276,7 +276,10 @@ class StatusSource:
 
 
 class LocalStatusSource:
-    """The status of a run on this machine on the same group, topic and cluster, by announced or default address."""
+    """
+    The status of a run on this machine on the same group, topic and cluster, by announced or default address; of one
+    that stands by only if none works.
+    """
 
     def __init__(self, default: str, run: PipelineSettings) -> None:
         self._run, self._default, self.url = run, default, default
@@ -284,14 +287,17 @@ class LocalStatusSource:
     def ask(self, deadline: Deadline) -> Status | None:
         """Return the status; None if no program answers, or only those that work on something else."""
         urls = dict.fromkeys([self.url, *announced_urls(), self._default])
+        standing_by: Status | None = None
         for url in urls:
             with contextlib.suppress(BrewError):  # a program that hangs leaves time for the others
                 status, run = StatusSource(url).ask(deadline.part(deadline.budget_s / len(urls))), self._run
                 ours = _servers(status.bootstrap) & _servers(run.connection.bootstrap)
                 if ours and status.group == run.group and status.topics.input == run.input:
-                    self.url = url
-                    return status
-        return None
+                    if status.partitions:
+                        self.url = url
+                        return status
+                    standing_by, self.url = status, url
+        return standing_by
 
 
 def _servers(bootstrap: str) -> set[str]:

@@ -161,6 +161,15 @@ def test_a_run_on_the_same_group_topic_and_cluster_is_taken_and_no_other(
     assert LocalStatusSource(url, RUN).ask(Deadline(2)) is None, "the port was just closed"
 
 
+def test_a_run_that_stands_by_hides_none_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a take-over and a restart, the driver on stand-by has the default port."""
+    with status_server(replace(OURS, partitions=())) as default, status_server(OURS) as url:
+        known = LocalStatusSource(default, RUN)
+        assert (known.ask(Deadline(2)), known.url) == (replace(OURS, partitions=()), default)
+        monkeypatch.setattr(sources, "announced_urls", lambda: [default, url])
+        assert (known.ask(Deadline(2)), known.url) == (OURS, url)
+
+
 def test_a_program_that_hangs_hides_no_other_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stopped process (`kill -STOP`) took all the time, and the run on the next address was called none."""
     with socket.create_server(("127.0.0.1", 0)) as hung, status_server(OURS) as url:
