@@ -6,13 +6,11 @@ conventions (v1.44), which do not cover transactions: `brew.txn.*` are ours.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator, Sequence
 
 from opentelemetry.context import Context
-from opentelemetry.sdk.environment_variables import OTEL_SERVICE_NAME
-from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, get_current_span, set_span_in_context
@@ -30,8 +28,9 @@ _W3C = TraceContextTextMapPropagator()
 
 def provider(exporter: str) -> TracerProvider:
     """Return a tracer for ``exporter`` (otlp or console); raises `UsageError` if that is not installed."""
-    name = os.environ.get(OTEL_SERVICE_NAME, _SERVICE)
-    made = TracerProvider(resource=Resource.create({SERVICE_NAME: name}))
+    # The environment's attributes last: with `create`, OTEL_RESOURCE_ATTRIBUTES could not set the name.
+    resource = Resource.create({SERVICE_NAME: _SERVICE}).merge(OTELResourceDetector().detect())
+    made = TracerProvider(resource=resource)
     made.add_span_processor(BatchSpanProcessor(_exporter(exporter)))
     return made
 

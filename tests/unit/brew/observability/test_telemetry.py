@@ -185,6 +185,24 @@ def test_a_collector_that_does_not_answer_does_not_delay_the_end_of_a_run() -> N
     assert time.monotonic() - began < 6
 
 
+@pytest.mark.parametrize(
+    ("variables", "service"),
+    [
+        ({}, "brew-pipeline"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=clicks"}, "clicks"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=clicks", "OTEL_SERVICE_NAME": "orders"}, "orders"),
+    ],
+)
+def test_the_environment_names_the_service(
+    variables: dict[str, str], service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    sending = provider("console")
+    sending.shutdown()
+    assert sending.resource.attributes["service.name"] == service
+
+
 def test_an_exporter_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(UsageError, match=r"--spans is 'otlp'.*brew\[otel\]"):
