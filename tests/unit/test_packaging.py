@@ -221,6 +221,16 @@ def test_the_file_that_spark_submit_runs_starts(tmp_path: Path, *, shipped: bool
     assert "--lanes is 0: it has to be between" in done.stderr
 
 
+def test_a_submitted_function_may_be_in_a_file_with_the_name_of_one_of_ours(tmp_path: Path) -> None:
+    """`brew init` writes a `transformation.py`, and the folder of the script that spark-submit runs has another one."""
+    (tmp_path / "transformation.py").write_text("def add_domain(record):\n    return record\n")
+    words = [sys.executable, str(ROOT / "pipeline/submit_main.py"), "submit", "--dry-run", "--master", "yarn"]
+    words += ["--transform", "transformation:add_domain"]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_spark_submit_gets_the_jars_that_are_here(tmp_path: Path) -> None:
     """Spark's own Ivy can't always resolve the connector; it is asked only where nothing was set up."""
     context = pipeline.__main__.run_command.make_context("run", ["--master", "yarn", "--jvm-dir", str(tmp_path)])
