@@ -1,7 +1,8 @@
 # Every command of the project. `make` lists those for users, `make help-all` all of them.
 #
 # Variables come from the command line or the environment. Empty ones are not passed on, so that the programs' own defaults
-# (brew/names.py, each program's --help) apply. Only these belong to the targets:
+# (brew/names.py, each program's --help) apply. URLs may hold passwords: the programs read those from the environment, since
+# any user can read a command line. Only these belong to the targets:
 seed: SEED_COUNT ?= 30
 run-pipeline-crash: CRASH_PROB ?= 1.0
 prove: CELLS ?= prove
@@ -30,7 +31,6 @@ group = $(call option,--group,GROUP_ID)
 live = $(bootstrap) $(topics) $(group) $(call option,--status-url,STATUS_URL) $(call option,--proof,PROOF)
 counting = $(call option,--unique-by,UNIQUE_BY)
 consume = $(call option,--topic,OUTPUT_TOPIC) $(group) $(call flag,--follow,FOLLOW)
-database = $(call option,--database,DATABASE_URL)
 crash = $(call option,--crash-prob,CRASH_PROB) $(call option,--crash-point,CRASH_POINT) $(call option,--crash-mode,CRASH_MODE)
 tiers = $(call option,--tiers,TIERS) $(call option,--profiles-topic,PROFILES_TOPIC)
 run = $(bootstrap) $(topics) $(group) $(tiers) $(call option,--master,MASTER) $(call option,--reader,READER) \
@@ -81,15 +81,13 @@ demo-downstream: setup-stores ## demo with databases; installs packages as root 
 setup-stores: setup ## install PostgreSQL and Redis (Debian), as root make setup-stores
 	@exec scripts/setup-packages.sh stores
 run-ledger: setup ## book orders into PostgreSQL, exactly once   make run-ledger DATABASE_URL=postgresql://brew@localhost/brew
-	@exec $(PY) -m downstream ledger $(bootstrap) $(consume) $(database)
+	@exec $(PY) -m downstream ledger $(bootstrap) $(consume)
 run-receive: setup ## one effect per message, in the store STORE  make run-receive STORE=redis-script REDIS_URL=redis://localhost
-	@exec $(PY) -m downstream receive $(bootstrap) $(consume) $(database) $(call option,--store,STORE) \
-	    $(call option,--redis,REDIS_URL) $(call option,--effect-url,EFFECT_URL)
+	@exec $(PY) -m downstream receive $(bootstrap) $(consume) $(call option,--store,STORE)
 run-totals: setup ## totals per customer and tier, exactly once  make run-totals RECOMPUTE=1
 	@exec $(PY) -m downstream totals $(bootstrap) $(consume) $(call flag,--recompute,RECOMPUTE)
 run-call: setup ## post each order, VIRTUAL calls at a time   make run-call CALL_URL=http://localhost:8080/orders VIRTUAL=16
-	@exec $(PY) -m downstream call $(bootstrap) $(consume) $(call option,--url,CALL_URL) \
-	    $(call option,--virtual-partitions,VIRTUAL)
+	@exec $(PY) -m downstream call $(bootstrap) $(consume) $(call option,--virtual-partitions,VIRTUAL)
 kills: setup-stores ## 200 kills around each store's commit, checked make kills KILLS=20 STORES=ledger
 	@exec $(PY) -m tests.kills $(call option,--kills,KILLS) $(call option,--out,KILLS_OUT) $(STORES)
 restarts: setup-stores ## restart a broker under each following program   make restarts RESTARTS=50

@@ -101,6 +101,20 @@ def test_the_commands_that_look_are_targets(python: Path, arguments: list[str], 
     assert _command(*arguments, python=python, GROUP_ID="g") == ["-m", "pipeline", *called]
 
 
+@pytest.mark.parametrize(
+    ("target", "variable"),
+    [
+        *(("run-ledger", "DATABASE_URL"), ("run-receive", "DATABASE_URL"), ("run-receive", "REDIS_URL")),
+        *(("run-receive", "EFFECT_URL"), ("run-call", "CALL_URL")),
+    ],
+)
+def test_an_address_is_on_no_command_line(target: str, variable: str) -> None:
+    """Every user of the machine can read it there, with its password; the program reads its environment."""
+    called = _make("--dry-run", "--assume-old=setup", target, **{variable: "http://user:sesame@host/"}).stdout
+    assert f"-m downstream {target.removeprefix('run-')} " in called
+    assert "sesame" not in called
+
+
 def test_a_failing_program_is_reported_with_its_own_exit_code(python: Path) -> None:
     done = _make("verify", f"PY={python}", check=False, FAKE_EXIT="3", LC_ALL="C")
     assert "verify] Error 3" in done.stderr
