@@ -55,6 +55,14 @@ def _tested(project: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, cwd=project, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
+def test_the_projects_makefile_takes_servers_with_a_blank_between_them(folder: Path) -> None:
+    """As `brew run --bootstrap` does; the second one was an argument of its own, and refused."""
+    assert init("clicks", "--bootstrap", "k1:1, k2:2") == 0
+    line = ["make", "--silent", "seed", "run", "PYTHON=printf '[%s]'", "BREW=printf '[%s]'"]
+    made = subprocess.run(line, cwd=folder / "clicks", capture_output=True, text=True, timeout=60, check=True)
+    assert made.stdout.count("[--bootstrap][k1:1, k2:2]") == 2
+
+
 def test_the_example_records_hold_each_kind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert init("clicks") == 0
     monkeypatch.syspath_prepend(folder / "clicks")
