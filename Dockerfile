@@ -32,6 +32,6 @@ ENV PROBE_HOST=0.0.0.0 \
     PROBE_PORT=3000
 EXPOSE 3000
 HEALTHCHECK --interval=30s --timeout=5s --start-period=60s --retries=3 \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:3000/livez', timeout=4)"]
+    CMD ["python", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ['PROBE_PORT'] + '/livez', timeout=4)"]
 ENTRYPOINT ["tini", "--", "brew-pipeline"]
 CMD ["--help"]

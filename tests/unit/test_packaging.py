@@ -15,6 +15,7 @@ import sys
 import tomllib
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -377,8 +378,6 @@ def test_signals_health_and_jars_meet_the_programs() -> None:
     assert (tini, separator) == ("tini", "--")
     assert program in PROJECT["scripts"]
     assert tini in " ".join(value for name, value in last if name == "RUN")
-    health = settings["HEALTHCHECK"].partition("CMD")[2].strip()
-    assert f"http://127.0.0.1:{probes.PORT}/livez" in words(health)[-1]
     assert settings["EXPOSE"] == str(probes.PORT)
     environment = " ".join(value for name, value in last if name == "ENV")
     assert f"{dependencies.VARIABLE}=" in environment
@@ -386,6 +385,25 @@ def test_signals_health_and_jars_meet_the_programs() -> None:
     major = re.search(r"openjdk-(\d+)-jre-headless", TEXT)
     assert major is not None
     assert int(major[1]) >= 17
+
+
+def test_the_health_check_asks_the_port_that_the_run_was_given() -> None:
+    """On the host's network the default port may be that of another container's run."""
+    asked = []
+
+    class Probes(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+    health = words(dict(stages(TEXT)[-1])["HEALTHCHECK"].partition("CMD")[2].strip())
+    with HTTPServer(("127.0.0.1", 0), Probes) as server:
+        server.timeout = 20
+        environment = {**os.environ, "PROBE_PORT": str(server.server_port)}
+        with subprocess.Popen([sys.executable, *health[1:]], env=environment) as check:
+            server.handle_request()
+    assert (check.returncode, asked) == (0, ["/livez"])
 
 
 def _image(tmp_path: Path, engine: str) -> subprocess.CompletedProcess[str]:
