@@ -197,7 +197,7 @@ def _taken(file: Path, table: str, key: str, value: object, option: click.Option
     if not option.is_flag:
         texts = [_as_typed(where, value, one) for one in (value if isinstance(value, list) else [value])]
         typed = texts if option.multiple else texts[0]
-    if option.metavar in _PATHS:
+    if (option.metavar or "").partition(".")[0] in _PATHS:  # also FILE.html
         typed = [str(file.parent / one) for one in typed] if option.multiple else str(file.parent / typed)
     try:
         option.type_cast_value(click.Context(click.Command(table)), typed)

@@ -109,6 +109,9 @@ def test_a_path_begins_at_the_files_own_folder(folder: Path, monkeypatch: pytest
     assert _values(PROGRAMS["pipeline"], "run")["lanes"] == 3
     (folder / "brew.toml").write_text(FILE.replace("lanes = 3", 'py-files = ["a.py", "/b.py"]'))
     assert _values(PROGRAMS["pipeline"], "run")["py_files"] == ("../a.py", "/b.py")
+    (folder / "brew.toml").write_text("[report]\nout = 'page.html'\n")
+    assert _values(cli, "report", "../brew.toml")["out"] == Path("../page.html")
+    (folder / "brew.toml").write_text(FILE)
     (folder / "client.properties").unlink()
     with pytest.raises(UsageError, match=r"\.\./client\.properties"):
         _values(PROGRAMS["pipeline"], "run")
