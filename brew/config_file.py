@@ -178,10 +178,16 @@ def _unknown(file: Path, what: str, key: str, known: Iterable[str]) -> UsageErro
 
 def _table(file: Path, document: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
     table: Any = document if path else {}
-    for name in path:
+    for depth, name in enumerate(path, 1):
         table = table.get(name, {})
         if not isinstance(table, dict):
             raise UsageError(f"{file}: {'.'.join(path)} is a value, not a table; write [{'.'.join(path)}]")
+        stray = [key for key, value in table.items() if depth < len(path) and not isinstance(value, dict)]
+        if stray:
+            group = ".".join(path[:depth])
+            raise UsageError(
+                f"{file}: [{group}] has no option {stray[0]!r}; name the command, as in [{'.'.join(path)}]"
+            )
     return dict(table)
 
 

@@ -151,6 +151,14 @@ def test_what_cannot_be_is_refused_with_file_and_key(text: str, words: str, caps
     assert exit_code_of(cli, "brew", ["run", "--help"]) == 0, "whoever mends the file needs the options' names"
 
 
+def test_an_option_in_the_table_of_a_group_of_commands_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """It was ignored, and `sandbox up` started one broker."""
+    Path("brew.toml").write_text("[sandbox]\nbrokers = 3\n")
+    assert exit_code_of(cli, "brew", ["sandbox", "status"]) == 64
+    assert "[sandbox] has no option 'brokers'; name the command, as in [sandbox.status]" in capsys.readouterr().err
+    assert exit_code_of(cli, "brew", ["lag", "--help"]) == 0
+
+
 def test_a_file_that_is_named_has_to_be_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code_of(cli, "brew", ["run", "--config", "nowhere.toml"]) == 64
     assert "is 'nowhere.toml': there is no such file" in capsys.readouterr().err
