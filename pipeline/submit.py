@@ -44,7 +44,7 @@ def spark_submit(settings: PipelineSettings) -> list[str]:
     reference = settings.transform
     if isinstance(reference, str) and (file := reference.rpartition(":")[0]).endswith(".py"):
         _check_name(file)
-        files.append(file)  # found by its name on the driver's machine
+        files.append(str(Path(file).expanduser()))  # found by its name on the driver's machine
         settings = replace(settings, transform=f"{Path(file).stem}:{reference.rpartition(':')[2]}")
     if wheels := [file for file in files if file.endswith(".whl")]:
         raise UsageError(f"--py-files is {wheels[0]!r}: spark-submit takes .py, .zip and .egg; copy it to a .zip")

@@ -254,6 +254,15 @@ def test_spark_submit_refuses_a_file_that_would_hide_another_module(tmp_path: Pa
         spark_submit(settings)
 
 
+def test_spark_submit_gets_a_file_of_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As brew.toml may name it: no shell replaces its `~`, a run does, and Spark does not."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "homely.py").write_text("def f(record):\n    return record\n")
+    words = ["--master", "yarn", "--transform", "~/homely.py:f"]
+    line = spark_submit(settings_of(pipeline.__main__.run_command.make_context("run", words).params))
+    assert line[line.index("--py-files") + 1].endswith(f",{tmp_path}/homely.py")
+
+
 def test_spark_submit_gets_the_checks_that_are_allowed() -> None:
     words = ["--master", "yarn", "--allow", "group-members", "--allow", "brokers-alike"]
     settings = settings_of(pipeline.__main__.run_command.make_context("run", words).params)
