@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import io
 import socket
+from http import HTTPStatus
 from typing import Any
 
 import urllib3
@@ -50,6 +51,13 @@ class _Answer(http.client.HTTPResponse):
     def __init__(self, sock: socket.socket, *given: Any, **more: Any) -> None:
         super().__init__(sock, *given, **more)
         self.fp = io.BufferedReader(_UntilDeadline(sock, self.fp.detach()))
+
+    def begin(self) -> None:
+        """Skip all interim answers (RFC 9110): the library skips only 100, and the next request gets the final one."""
+        super().begin()
+        while HTTPStatus.SWITCHING_PROTOCOLS < self.status < HTTPStatus.OK:
+            self.headers = None  # type: ignore[assignment]  # what the library begins with
+            super().begin()
 
 
 class _Http(urllib3.connection.HTTPConnection):

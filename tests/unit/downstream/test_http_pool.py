@@ -98,3 +98,26 @@ def test_a_connection_is_used_again_with_the_whole_time(monkeypatch: pytest.Monk
         assert (pool.num_connections, pool.num_requests) == (1, 3)
         caller.close()
         server.shutdown()
+
+
+def test_an_interim_answer_is_not_the_answer_and_the_next_request_does_not_get_it() -> None:
+    """Answers were one request late: with `102 Processing`, a request that failed got the 200 of the one before."""
+    ok, failed = (b"HTTP/1.1 %b\r\nContent-Length: 0\r\n\r\n" % status for status in (b"200 OK", b"503 Busy"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        interim = b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
+        threading.Thread(target=_answer, args=[server, [interim, ok, failed]], daemon=True).start()
+        pool, url = http_pool.http_pool(10 * TIMEOUT_S), f"http://127.0.0.1:{server.getsockname()[1]}/x"
+        assert [pool.request("POST", url).status for _ in range(2)] == [200, 503]
+        pool.clear()
+
+
+def _answer(server: socket.socket, answers: list[bytes]) -> None:
+    """Send interim and final answer to the first request, and the last one to the second."""
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(65_536)
+        connection.sendall(answers[0])
+        time.sleep(0.2)  # the receiver is at work
+        connection.sendall(answers[1])
+        connection.recv(65_536)
+        connection.sendall(answers[2])
