@@ -207,7 +207,9 @@ def make_tables(database: Database, schema: str, statements: str) -> None:
     """Create the schema and its tables if they are missing; safe when two programs start at the same time."""
     with database.transaction(database.patience()) as connection:
         connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [schema])
-        connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+        # The statement requires a right on the database even if the schema exists.
+        if connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", [schema]).rowcount == 0:
+            connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
         connection.execute(statements.encode())
 
 

@@ -73,6 +73,16 @@ def test_a_database_that_was_made_without_a_locale_loses_no_effect(stage: Receiv
     stage.proven(MESSAGES)
 
 
+def test_a_user_who_may_make_no_schema_uses_the_one_that_exists(stage: ReceiveStage) -> None:
+    """An administrator made it for this user, who was refused with `permission denied for database`."""
+    user = f"u_{stage.schema}"
+    with psycopg.connect(stage.url) as connection:
+        connection.execute(f"CREATE ROLE {user} LOGIN".encode())
+        connection.execute(f"CREATE SCHEMA {stage.schema} AUTHORIZATION {user}".encode())
+    limited = dataclasses.replace(stage, url=stage.url.replace("//brew@", f"//{user}@"))
+    assert limited.receive(limited.in_postgres()).effects == MESSAGES
+
+
 def test_an_offset_of_the_topic_before_this_one_is_refused_although_it_fits(stage: ReceiveStage) -> None:
     """The brokers forget offsets with their topic, and a member that outlives it tells its own once more."""
     late = consumer(Connection(stage.bootstrap), stage.group, READ_COMMITTED)
