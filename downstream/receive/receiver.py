@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -88,14 +89,26 @@ def _source_id(topic: str, record: LogRecord) -> str:
 
 
 def _field_id(topic: str, record: LogRecord, name: str) -> str:
-    field = _order(record.value() or b"").get(name)
+    value = record.value() or b""
+    field = _order(value).get(name)
     if field is None or field == "":
         return _own_id(topic, record)
+    if isinstance(field, float) and (whole := _whole_number(value, name)) is not None:
+        return _short(f"{name}:{whole}")
     try:
         text = field if isinstance(field, str) else orjson.dumps(field, option=orjson.OPT_SORT_KEYS).decode()
     except orjson.JSONEncodeError:  # it reads a thousand levels of nesting, and writes 254
         return _own_id(topic, record)
     return _short(f"{name}:{text}")
+
+
+def _whole_number(value: bytes, name: str) -> int | None:
+    """Return a number of more than 64 bits, of which the fast parser makes a double; None if it is not whole."""
+    try:
+        number = json.loads(value)[name]
+    except RecursionError:  # the fast parser accepts slightly deeper nesting
+        return None
+    return number if isinstance(number, int) else None
 
 
 def _short(text: str) -> str:

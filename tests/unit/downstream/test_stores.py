@@ -716,6 +716,14 @@ def test_a_field_that_is_nested_too_deep_to_be_an_id_stops_no_other_message() ->
     assert ids == ["f:" + "[" * 100 + "1" + "]" * 100, f"@t/{records[1].partition()}/1"]
 
 
+def test_two_numbers_of_more_than_64_bits_are_two_ids() -> None:
+    """Both became one double: the second order had no effect, and the check found nothing missing."""
+    numbers = ("18446744073709551616", "18446744073709551617", "1.50", "7")
+    records = [Record(place, value=b'{"f":%b}' % number.encode()) for place, number in enumerate(numbers)]
+    ids = [message.message_id for message in messages("t", records, identifier("field:f"))]
+    assert ids == ["f:18446744073709551616", "f:18446744073709551617", "f:1.5", "f:7"]
+
+
 class Claiming(Receiver):
     """Knows the ids that it was given; ``away`` says that its store is."""
 
