@@ -154,6 +154,15 @@ class RetentionCheck(BackgroundThread):
         return False
 
 
+# A sent row stays as long as its claim, which may have been renewed since: the check counts rows of known messages.
+_OLD = {
+    "processed_messages": "processed_at < now() - make_interval(secs => %s)",
+    "outbox": """sent_at < now() - make_interval(secs => %s) AND NOT EXISTS (
+        SELECT FROM processed_messages AS claim
+        WHERE claim.message_id = outbox.message_id AND claim.consumer_group = outbox.consumer_group)""",
+}
+
+
 class CleanUp(BackgroundThread):
     """Deletes this group's old claims and outbox rows, by the thousand: other groups' topics may retain longer."""
 
@@ -165,8 +174,8 @@ class CleanUp(BackgroundThread):
         if self._keeping.keep_s is None:
             return False
         removed = 0
-        for table, column in (("processed_messages", "processed_at"), ("outbox", "sent_at")):
-            chosen = f"consumer_group = %s AND {column} < now() - make_interval(secs => %s)"
+        for table, old_enough in _OLD.items():
+            chosen = f"consumer_group = %s AND {old_enough}"
             old = f"SELECT ctid FROM {table} WHERE {chosen} LIMIT {_CHUNK}"  # noqa: S608 - names of ours
             statement = f"DELETE FROM {table} WHERE ctid = ANY(ARRAY({old}))"  # noqa: S608 - the same
             with self._database.transaction(self._database.patience()) as connection:

@@ -195,6 +195,29 @@ def test_a_claim_is_kept_as_long_as_the_last_record_with_its_id(stage: ReceiveSt
     assert stage.receive(keeping).effects == 0
 
 
+def test_a_sent_row_is_kept_as_long_as_the_claim_of_its_message(stage: ReceiveStage, sink: DemoServer) -> None:
+    """An order that was sent again days later renewed its claim only: the check called its effect lost."""
+    how = {"outbox": True, "message_id": "field:order_id"}
+    stage.receive(stage.in_postgres(**how))
+    _deliver(stage, sink)
+    _age(stage)
+    enriched.write(stage.bootstrap, stage.topic, MESSAGES, first=5000)  # other sources, the same orders
+    assert stage.receive(stage.in_postgres(**how)).effects == 0
+    for left in (MESSAGES, 0):
+        cleaning = stage.in_postgres(keep_s=3600.0)._clean_up
+        while cleaning.round():
+            pass
+        cleaning.stop(Deadline(1))
+        assert _value(stage, "SELECT count(*) FROM outbox") == left
+        _age(stage)
+
+
+def _age(stage: ReceiveStage) -> None:
+    with psycopg.connect(stage.url, options=f"-c search_path={stage.schema}") as connection:
+        connection.execute("UPDATE processed_messages SET processed_at = now() - interval '2 hours'")
+        connection.execute("UPDATE outbox SET sent_at = now() - interval '2 hours'")
+
+
 def test_claims_that_would_not_outlive_their_records_are_refused(stage: ReceiveStage) -> None:
     """The topic keeps a record for 7 days behind the youngest of its segment, and a segment takes up to 7 days."""
     done = run(stage.command("postgres", "--keep-days", "14"))
