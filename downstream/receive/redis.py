@@ -214,7 +214,9 @@ class RedisReceiver(_InRedis):
         """Process one message; return False if it was already done."""
         client, key, token = self._client, self._keys.claim(message.message_id), uuid.uuid4().hex
         if not client.set(key, token, nx=True, px=self._claim_ms):
-            if client.get(key) == _DONE:
+            if client.get(key) == _DONE:  # the topic may keep this record longer than the one that was claimed
+                for known in (key, self._keys.effect(message.message_id)):
+                    client.pexpire(known, self._keep_ms)
                 return False
             left_s = max(0, int(client.pttl(key))) / 1000
             raise RetryLater(

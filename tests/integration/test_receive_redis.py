@@ -179,11 +179,12 @@ def test_a_claim_that_has_run_out_is_a_duplicate_when_its_message_comes_again(st
     assert stage.check().findings["receiver-duplicate"] >= 1
 
 
-def test_a_claim_is_kept_as_long_as_the_last_record_with_its_id(stage: ReceiveStage) -> None:
+@pytest.mark.parametrize("kind", ["in_redis", "in_script"])
+def test_a_claim_is_kept_as_long_as_the_last_record_with_its_id(stage: ReceiveStage, kind: str) -> None:
     """As in PostgreSQL; the time is the receiver's that read it last, so `--again` also renews claims made for less."""
     keys, session = Keys(stage.group), client.Redis.from_url(stage.redis)
-    stage.receive(stage.in_script())
-    stage.receive(stage.in_script(keep_s=3600.0, again=True))
+    stage.receive(getattr(stage, kind)())
+    stage.receive(getattr(stage, kind)(keep_s=3600.0, again=True))
     for key in (keys.claim, keys.effect):
         assert session.ttl(key(f"{enriched.SOURCE}/0/3")) > 3000
     session.close()
