@@ -136,11 +136,22 @@ class Database:
         connection = connect(settings, " ".join(options), autocommit=True, application_name=self._name)
         try:
             with self._guard.watching(connection, deadline):  # a pooler accepts sessions while its server is silent
+                self._require_options(connection)
                 self._require_durable(connection)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _require_options(self, connection: Connection) -> None:
+        """Check that the session's options have reached the server: our tables, and time-outs for all waits."""
+        [(path,)] = connection.execute("SELECT current_setting('search_path')").fetchall()
+        if path != self.settings.schema:
+            raise Refused(
+                f"the session's search_path is {path!r} instead of {self.settings.schema!r}: a pooler drops its "
+                "options, and with them all time-outs (PgBouncer with ignore_startup_parameters = options); name the "
+                f"server itself in {_OPTION}"
+            )
 
     def _require_durable(self, connection: Connection) -> None:
         """Check the settings in each new session: a server that was restarted or replaced may have different ones."""

@@ -243,6 +243,19 @@ def test_a_refused_login_ends_the_program_and_an_absent_server_is_waited_for(
     database.close()
 
 
+def test_a_session_whose_options_a_pooler_drops_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables were made in the schema `public`, whatever --schema was, and no wait had an end."""
+    session = MagicMock(closed=False)
+    session.fileno.return_value = 0
+    session.execute.return_value.fetchall.return_value = [("public",)]
+    monkeypatch.setattr(psycopg, "connect", lambda *_given, **_more: session)
+    database = Database(DatabaseSettings("postgresql://h/d", "ledger"), "test")
+    with pytest.raises(Refused, match="search_path is 'public' instead of 'ledger'"), database.transaction(Deadline(5)):
+        pass
+    session.close.assert_called_once()
+    database.close()
+
+
 def test_a_database_that_takes_no_writes_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-by, and a managed server whose disk is full, answer alike: the message told neither."""
     session = MagicMock(closed=False)
