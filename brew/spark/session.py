@@ -165,20 +165,33 @@ def start_context(settings: SparkSettings, compilers: Compilers = Compilers.FIRS
 def _new_context(settings: SparkSettings, compilers: Compilers) -> SparkContext:
     _check_jars(settings)
     _check_master(settings.master)
+    if SparkContext._gateway is not None:  # noqa: SLF001 - the JVM of a session that was stopped has other settings and jars
+        _end_jvm(SparkContext._gateway, _JVM_EXIT_S)  # noqa: SLF001
+    conf = SparkConf().setMaster(settings.master_with_retries).setAll(list(spark_conf(settings, compilers).items()))
+    with _workers_python(settings):
+        jvm = gateway.start(conf, settings)
+        with _undone(settings, lambda: _end_jvm(jvm, _JVM_EXIT_S)), _sigint_handler_kept():
+            context = SparkContext(conf=conf, gateway=jvm)
+    with _undone(settings, lambda: _stop(context, _JVM_EXIT_S)):
+        _ship(context, settings, local=settings.local)
+    return context
+
+
+@contextlib.contextmanager
+def _workers_python(settings: SparkSettings) -> Iterator[None]:
+    """Set the variable that names the workers' Python while Spark starts; the next run may need another one."""
+    before = os.environ.get("PYSPARK_PYTHON")
     if python := settings.conf.get("spark.pyspark.python"):
         os.environ["PYSPARK_PYTHON"] = python  # spark-submit reads the setting; a driver without it doesn't
     elif settings.master.startswith("local"):
         # Otherwise workers on this machine run the first `python3` of PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if SparkContext._gateway is not None:  # noqa: SLF001 - the JVM of a session that was stopped has other settings and jars
-        _end_jvm(SparkContext._gateway, _JVM_EXIT_S)  # noqa: SLF001
-    conf = SparkConf().setMaster(settings.master_with_retries).setAll(list(spark_conf(settings, compilers).items()))
-    jvm = gateway.start(conf, settings)
-    with _undone(settings, lambda: _end_jvm(jvm, _JVM_EXIT_S)), _sigint_handler_kept():
-        context = SparkContext(conf=conf, gateway=jvm)
-    with _undone(settings, lambda: _stop(context, _JVM_EXIT_S)):
-        _ship(context, settings, local=settings.local)
-    return context
+    try:
+        yield
+    finally:
+        os.environ.pop("PYSPARK_PYTHON", None)
+        if before is not None:
+            os.environ["PYSPARK_PYTHON"] = before
 
 
 def _ship(context: SparkContext, settings: SparkSettings, *, local: bool) -> None:

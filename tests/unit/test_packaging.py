@@ -17,7 +17,6 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from dockerfile_parse import DockerfileParser
@@ -170,16 +169,33 @@ def test_a_run_on_spark_without_jars_is_refused_before_a_jvm_starts(tmp_path: Pa
 
 @pytest.mark.parametrize("master", ["yarn", "local[2]"])
 def test_the_executors_python_is_that_of_the_setting(monkeypatch: pytest.MonkeyPatch, master: str) -> None:
-    """spark-submit reads `spark.pyspark.python`; a driver that it did not start would take `python3` of PATH."""
+    """
+    spark-submit reads `spark.pyspark.python`; a driver that it did not start would take `python3` of PATH.
+
+    It is that run's only: the next run in a notebook had it, too, or a cluster the driver's from a run with `local`.
+    """
 
     class StartedError(Exception):
         """The JVM's start was reached."""
 
-    monkeypatch.setenv("PYSPARK_PYTHON", "another")
-    monkeypatch.setattr(session.gateway, "start", Mock(side_effect=StartedError))
-    with pytest.raises(StartedError):
-        session.start_context(SparkSettings(master, None, {"spark.pyspark.python": "/env/bin/python"}))
-    assert os.environ["PYSPARK_PYTHON"] == "/env/bin/python"
+    pythons = list[str | None]()
+
+    def started(*_given: object) -> None:
+        pythons.append(os.environ.get("PYSPARK_PYTHON"))
+        raise StartedError
+
+    monkeypatch.setattr(session.gateway, "start", started)
+    for before in ("another", None):
+        if before is None:
+            monkeypatch.delenv("PYSPARK_PYTHON")
+        else:
+            monkeypatch.setenv("PYSPARK_PYTHON", before)
+        for conf in ({"spark.pyspark.python": "/env/bin/python"}, {}):
+            with pytest.raises(StartedError):
+                session.start_context(SparkSettings(master, None, conf))
+            assert os.environ.get("PYSPARK_PYTHON") == before
+    default = None if master == "yarn" else sys.executable
+    assert pythons == ["/env/bin/python", "another", "/env/bin/python", default]
 
 
 # Programs.
