@@ -401,12 +401,13 @@ def test_a_headers_length_counts_as_a_signed_varint(size: int) -> None:
     assert _bytes_of(None, None, [("n", bytes(size))]) == 2 + length + size
 
 
-def test_a_message_gets_all_the_bytes_that_its_dead_letter_has_left(broker: Broker) -> None:
-    reject, offered = Reject("no", "x" * 20_000), OffsetRange("in", 5, 0, 10)
-    transact_range(
-        [rows(0)], offered, TARGETS, lambda *_: reject, FakeTransaction(broker), Deadline(5), first_time=True
-    )
-    assert TARGETS.dead_letter_max_bytes - 200 < size_in_a_batch(broker.visible()[0]) + 61
+@pytest.mark.parametrize("key", [b"k", b"k" * 500])
+def test_a_message_gets_all_the_bytes_that_its_dead_letter_has_left(key: bytes, broker: Broker) -> None:
+    reject, offered, batch = Reject("no", "x" * 20_000), OffsetRange("in", 5, 0, 10), rows(0, key=key)
+    transact_range([batch], offered, TARGETS, lambda *_: reject, FakeTransaction(broker), Deadline(5), first_time=True)
+    (dead,) = broker.visible()
+    # Of the 128 bytes for its frame, a record uses 25, and the lengths of key, value and message take 4 or 5.
+    assert TARGETS.dead_letter_max_bytes - size_in_a_batch(dead) == 128 - 25 - (4 if key == b"k" else 5)
 
 
 def size_in_a_batch(record: Any) -> int:
