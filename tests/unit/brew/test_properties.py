@@ -373,7 +373,9 @@ def _shown(file: Path) -> str:
     return f"Connection(bootstrap='h:1', source={str(file)!r})"
 
 
-@pytest.mark.parametrize("servers", ["kafka", "kafka:", ":9092", "[]:1", "a:1,b", "a:1,", "", "a:0", "a:65536", "a:9x"])
+@pytest.mark.parametrize(
+    "servers", ["kafka", "kafka:", ":9092", "[]:1", "a:1,b", "b,a:1", "a:1,", "", "a:0", "a:65536", "a:9x"]
+)
 def test_a_server_without_a_name_or_a_port_is_refused_by_every_way_in(servers: str) -> None:
     expected = rf"{re.escape(repr(servers))}.* is not HOST:PORT with a port of 1 to 65535; write, for example"
     for entry_point in (
@@ -387,7 +389,7 @@ def test_a_server_without_a_name_or_a_port_is_refused_by_every_way_in(servers: s
 
 
 def test_every_form_of_a_server_is_kept() -> None:
-    for servers in ("kafka:9092", "a:1, b:65535", "[::1]:9092", "PLAINTEXT://10.0.0.1:9092"):
+    for servers in ("kafka:9092", "X:9092", "a:1, b:65535", "[::1]:9092", "PLAINTEXT://10.0.0.1:9092"):
         assert checked_bootstrap(servers) == servers
 
 
