@@ -34,7 +34,7 @@ UNKNOWN_SCHEMA = "unknown-schema"
 SCHEMA_MISMATCH = "schema-mismatch"
 OUTPUT_SCHEMA_MISMATCH = "output-schema-mismatch"
 
-_MAGIC, _PREFIX_BYTES = 0, 5
+_MAGIC, _PREFIX_BYTES, _NEGATIVE = 0, 5, 0x80
 _SAYS_NO, _FAILS = 400, 500
 _NOT_ABOUT_SCHEMAS = {401, 403, 407, 408, 429}
 """Refusals that concern authentication or the request rate."""
@@ -127,10 +127,11 @@ class Codec:
             TransformFailed: the settings are wrong.
         """
         value = record.value or b""
-        framed = len(value) > _PREFIX_BYTES and value[0] == _MAGIC
+        # A registry's ids are positive int32; one that is not is answered like a wrong address.
+        framed = len(value) > _PREFIX_BYTES and value[0] == _MAGIC and value[1] < _NEGATIVE
         if not framed and record.header(SCHEMA_ID_HEADER) is None:
             raise Reject(
-                NO_SCHEMA_ID, f"the value ({len(value)} bytes) does not begin with a schema's id (0 and four bytes)"
+                NO_SCHEMA_ID, f"the value ({len(value)} bytes) does not begin with a schema's id (0 and a positive int)"
             )
         if self._read is None:
             self._read = self._made(_deserializer)

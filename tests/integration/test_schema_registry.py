@@ -87,7 +87,7 @@ def test_values_go_there_and_back_and_what_does_not_fit_is_rejected(registry: Re
     assert value[0] == 0
     assert reading_format.read(Record("t", 0, 0, None, value)) == good
     assert rejected(reading_format, value[:-2]) == "schema-mismatch"
-    assert rejected(reading_format, b"{}") == "no-schema-id"
+    assert rejected(reading_format, b"{}") == rejected(reading_format, b"\0\x80" + value[2:]) == "no-schema-id"
     assert rejected(reading_format, b"\0\0\0\3\xe7" + value[5:]) == "unknown-schema"
     with pytest.raises(Reject, match="output-schema-mismatch"):
         writing_format.write(bad, None)

@@ -137,6 +137,8 @@ def test_a_wrong_address_or_an_answer_of_a_gateway_is_no_records_fault(status: i
     unknown = b'{"error_code":40403,"message":"Schema not found"}'
     with http_pages(404, unknown) as url, pytest.raises(Reject, match="unknown-schema"):
         formats.avro(registry=url).read(record(AVRO.write({"url": "a"}, None)))
+    with http_pages(status, body) as url, pytest.raises(Reject, match="no-schema-id"):
+        formats.avro(registry=url).read(record(b"\0\x80\0\0\0abc"))  # no registry gives an id above 31 bits
 
 
 def test_a_registry_that_answers_byte_by_byte_is_waited_for_no_longer_than_the_timeout() -> None:
