@@ -113,7 +113,6 @@ class Codec:
 
     def __init__(self, settings: SchemaSettings) -> None:
         self._settings = settings
-        self._client = _client(settings.registry)
         self._read: Callable[..., Any] | None = None
         self._write: Callable[..., Any] | None = None
 
@@ -172,8 +171,8 @@ class Codec:
 
     def _made(self, make: Callable[[SchemaSettings, SchemaRegistryClient], Callable[..., Any]]) -> Callable[..., Any]:
         try:
-            return make(self._settings, self._client)
-        except Exception as error:  # such as a schema that is no schema, or the name of a file
+            return make(self._settings, _client(self._settings.registry))
+        except Exception as error:  # such as a schema that is no schema, or an address without http://
             why = f"formats.{self._settings.kind} can't use its settings: {_error_text(error)}"
             raise TransformFailed(f"transform-failed: {why}") from error
 

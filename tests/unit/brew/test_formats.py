@@ -205,12 +205,17 @@ def test_a_password_in_the_registrys_address_is_in_no_message() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "why"),
-    [({}, "refuses the schema of o-value"), ({"schema": "click.avsc"}, "avro can't use its settings: JSONDecodeError")],
+    [
+        ({}, "refuses the schema of o-value"),
+        ({"schema": "click.avsc"}, "avro can't use its settings: JSONDecodeError"),
+        ({"registry": "registry:8081"}, "avro can't use its settings: ValueError: Invalid url"),
+        ({"registry": {"url": "http://r", "ssl.ca.location": "/no"}}, "avro can't use its settings: FileNotFoundError"),
+    ],
 )
 def test_a_wrong_setting_ends_the_run_where_exceptions_become_dead_letters(settings: dict[str, Any], why: str) -> None:
     """Else all records would be dead letters."""
     transformation = FunctionTransformation("f", frozenset({"o"}), 1000, OnError.DEAD_LETTER)
-    wrong = formats.avro(registry=MOCK, output="o", **settings)
+    wrong = formats.avro(**{"registry": MOCK, "output": "o", **settings})
     written = formats.using(input=formats.json(), output=wrong)(lambda value: value)
     with pytest.raises(TransformFailed, match=f"transform-failed: .*{why}"):
         transformation._answer(written, record(b"{}"))
