@@ -99,6 +99,7 @@ class ClaimedMember(Member):
         if wanted := held.due():
             try:
                 listener.revoked(wanted)
+                held.release_partitions(wanted)  # also those that the handler was never assigned
             finally:
                 held.drop(wanted)
                 self._drop(wanted)

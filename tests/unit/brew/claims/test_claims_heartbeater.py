@@ -647,6 +647,20 @@ def test_a_member_by_claims_reports_that_others_own_all_only_once_they_do(monkey
     assert told == ["claims in claims: still failing, will be tried again: not authorized"]
 
 
+def test_a_partition_that_its_handler_could_not_begin_is_released_too(shared: Shared) -> None:
+    """Else it would be assigned and revoked at each poll, and a pause of its group would never begin."""
+    member: Any = ClaimedMember.__new__(ClaimedMember)
+    member._claiming, member._listener, member._owned = LastingFailure("claims", print), Mock(), set()
+    member._add = member._drop = lambda _: None
+    with started_heartbeater(shared) as member.heartbeater:
+        member._held = HeldPartitions(member.heartbeater)
+        member._follow_claims()
+        shared.write(ReleaseGroup("admin", GROUP, shared.now_ms + 60_000))
+        until(lambda: len(member.heartbeater.to_release()) == 2, "the pause")
+        member._follow_claims()
+        assert released_positions(shared) == {0: (None, -1), 1: (None, -1)}
+
+
 def test_a_pause_is_shown_with_the_whole_command_that_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
     snapshot = ClaimsSnapshot([], [], [PauseRow("my group", "admin", 9.0)])
     Console(width=240).print(tables(snapshot, "my.claims"))
