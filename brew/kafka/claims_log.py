@@ -101,7 +101,7 @@ class ClaimsLog:
             self._failing_since = min(self._failing_since, began)
             if time.monotonic() - self._failing_since >= SILENT_S:
                 self._check_exists()
-                self._replace_cut_off()
+                self.replace_cut_off()
             raise
 
     def _check_exists(self) -> None:
@@ -114,7 +114,8 @@ class ClaimsLog:
                 )
             self._missing = missing
 
-    def _replace_cut_off(self) -> None:
+    def replace_cut_off(self) -> None:
+        """Replace the clients that have lost the brokers for good."""
         cut_off = partial(is_cut_off, connection=self._connection, topic=self._topic)
         if cut_off(self._admin):
             self._admin = admin(self._connection)

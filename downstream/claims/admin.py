@@ -15,6 +15,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.kafka.claims_log import ClaimsLog
+from brew.kafka.clients import SILENT_S
 from downstream.consume.handler import fresh_client_id
 
 READ_S = 30.0
@@ -78,6 +79,7 @@ class Watcher:
         self._clock = BrokerClock()
         for partition, table in enumerate(self.view.tables):
             self._clock.observe(partition, max(table.clock, time.time_ns() // 1_000_000))
+        self._silent = Deadline(SILENT_S)
 
     def read_new(self) -> bool:
         """Read new log entries; return True if there were any."""
@@ -85,6 +87,10 @@ class Watcher:
         for entry in records:
             self.view.apply(entry)
             self._clock.observe(entry.partition, entry.time_ms)
+        if records or self._silent.expired():
+            if not records:
+                self._log.replace_cut_off()
+            self._silent = Deadline(SILENT_S)
         return bool(records)
 
     def snapshot(self, wanted: Filter) -> ClaimsSnapshot:

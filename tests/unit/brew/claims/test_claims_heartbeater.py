@@ -32,7 +32,8 @@ from brew.errors import DeadlineExceeded, Fatal, KafkaFailure, Refused
 from brew.kafka import claims_log, topics
 from brew.kafka.claims_log import ClaimsLog
 from brew.kafka.group_consumer import Member
-from downstream.claims.admin import ClaimsSnapshot, PauseRow
+from downstream.claims import admin as claims_admin
+from downstream.claims.admin import ClaimsSnapshot, PauseRow, Watcher
 from downstream.claims.commands import tables
 from downstream.claims.ownership import AtLeastOnce, AtMostOnce, ClaimedMember
 from downstream.consume import handler
@@ -529,7 +530,7 @@ def failing_log(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> Any:
     log: Any = ClaimsLog.__new__(ClaimsLog)
     log._connection, log._topic, log._failing_since = Connection("b:1"), "my.claims", math.inf
     log._next, log._waiting, log._refused = {0: 5}, [], None
-    log._check_exists, log._replace_cut_off = Mock(), Mock()
+    log._check_exists, log.replace_cut_off = Mock(), Mock()
     return log
 
 
@@ -551,13 +552,13 @@ def test_a_reader_that_was_cut_off_is_found_although_appends_succeed(monkeypatch
             log.read({0: 7}, Deadline(4, lambda: clock[0]))
 
     turn()
-    assert log._replace_cut_off.call_count == 0
+    assert log.replace_cut_off.call_count == 0
     turn()
-    assert log._replace_cut_off.call_count == 1
+    assert log.replace_cut_off.call_count == 1
     answers.append(log_record(5, timestamp=(2, 0)))
     assert len(log.read({0: 6}, Deadline(4, lambda: clock[0]))) == 1
     turn()
-    assert log._replace_cut_off.call_count == 1, "it had answered"
+    assert log.replace_cut_off.call_count == 1, "it had answered"
 
 
 def test_a_log_that_can_not_be_appended_to_is_looked_into_although_others_write(
@@ -573,7 +574,7 @@ def test_a_log_that_can_not_be_appended_to_is_looked_into_although_others_write(
         assert len(log.read({}, Deadline(5))) == 1
         with pytest.raises(Fatal):
             log.append([], Deadline(5))
-        assert log._check_exists.call_count == log._replace_cut_off.call_count == looked
+        assert log._check_exists.call_count == log.replace_cut_off.call_count == looked
         clock[0] += 3.0
 
 
@@ -659,6 +660,20 @@ def test_a_partition_that_its_handler_could_not_begin_is_released_too(shared: Sh
         until(lambda: len(member.heartbeater.to_release()) == 2, "the pause")
         member._follow_claims()
         assert released_positions(shared) == {0: (None, -1), 1: (None, -1)}
+
+
+def test_a_watcher_that_hears_nothing_gets_a_new_reader_if_its_own_was_cut_off(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restart of a lone broker may do that: all owners looked stale for ever."""
+    log: Any = MemoryLog(shared)
+    log.replace_cut_off = Mock()
+    monkeypatch.setattr(claims_admin, "ClaimsLog", lambda *_, **__: log)
+    monkeypatch.setattr(claims_admin, "SILENT_S", 1e-9)
+    watcher = Watcher(Connection("b:1"), "my.claims")
+    shared.write(ReleaseGroup("admin", GROUP, 0))
+    assert (watcher.read_new(), log.replace_cut_off.call_count) == (True, 0)
+    assert (watcher.read_new(), log.replace_cut_off.call_count) == (False, 1)
 
 
 def test_a_pause_is_shown_with_the_whole_command_that_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
