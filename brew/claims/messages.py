@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from brew.errors import Refused, UsageError
+from brew.errors import Refused, UsageError, encodable
 from brew.names import checked_topic
 
 PARTITIONS = 1
@@ -124,7 +124,7 @@ def _number(low: int, high: int = _INT64) -> Callable[[Any], bool]:
 
 
 def _id(value: Any) -> bool:
-    return isinstance(value, str) and 1 <= len(value) <= MAX_ID
+    return isinstance(value, str) and 1 <= len(value) <= MAX_ID and encodable(value) == value
 
 
 @functools.lru_cache(1024)

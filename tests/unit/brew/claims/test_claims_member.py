@@ -372,8 +372,9 @@ def test_an_interval_that_nobody_could_keep_is_refused() -> None:
             Membership("a", GROUP, "orders", EIGHT, interval_s)
     assert [Membership("a", GROUP, "orders", EIGHT, one).interval_ms for one in (0.05, 600)] == [50, 600_000]
     assert Membership("a", GROUP, "orders", EIGHT, INTERVAL_S).presence() == [beat("a", -1, partition=None)]
-    with pytest.raises(UsageError, match="client_id"):
-        Membership("", GROUP, "orders", EIGHT)
+    for client_id in ("", "caf\udce9"):  # the second is a byte of the command line that is not UTF-8
+        with pytest.raises(UsageError, match="client_id"):
+            Membership(client_id, GROUP, "orders", EIGHT)
 
 
 def test_a_message_of_a_partition_stands_in_its_coordinating_partition() -> None:
