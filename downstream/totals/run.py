@@ -18,11 +18,11 @@ from brew.errors import DeadlineExceeded, Fenced, KafkaFailure, Refused
 from brew.fault_injection import KillAt
 from brew.kafka.clients import AdminClient, admin, consumer, is_cut_off, reach
 from brew.kafka.cluster import broker_watch
-from brew.kafka.log_reader import LogRecord, RangeReader
+from brew.kafka.log_reader import LogRecord, RangeReader, scan
 from brew.kafka.offsets import committed, log_offsets
 from brew.kafka.topics import Topic, describe
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
-from brew.names import READ_UNCOMMITTED, quantity
+from brew.names import READ_COMMITTED, READ_UNCOMMITTED, quantity
 from brew.observability.counters import Ending
 from brew.observability.recorder import Recorder
 from brew.observability.status import Phase
@@ -120,6 +120,8 @@ class Run:
             self._topics = topics = ensured(self._admin, self._settings, Deadline(_ASK_S))
             known = committed(self._asking, topics.deltas.name, range(topics.deltas.partitions), Deadline(_ASK_S))
             require_same_layout(self._settings, topics, known.values())
+            if all(offset is None for offset in known.values()):
+                self._require_own_results(topics)
             first, second = self._stages(topics)
             if not follow:
                 first.goal = {p: log.last_stable for p, log in self._logs(first).items()}
@@ -141,6 +143,22 @@ class Run:
     def _open_clients(self) -> None:
         self._admin = admin(self._settings.connection)
         self._asking = consumer(self._settings.connection, self._settings.group, READ_UNCOMMITTED)
+
+    def _require_own_results(self, topics: Topics) -> None:
+        """Refuse another group's results in the output of a group that has added nothing: they would be mixed."""
+        settings, partitions, deadline = self._settings, range(topics.output.partitions), Deadline(_ASK_S)
+        changelog, output = (
+            log_offsets(self._admin, topic.name, partitions, deadline) for topic in (topics.changelog, topics.output)
+        )
+        if any(log.end for log in changelog.values()):
+            return  # it has counted before: its own results, or the later checks tell
+        visible = {p: (log.first, log.last_stable) for p, log in output.items()}
+        if next(scan(settings.connection, settings.output, visible, READ_COMMITTED, group=settings.group), None):
+            raise Refused(
+                f"results-of-others: {settings.output} holds results, and group {settings.group!r} has counted nothing "
+                "yet: the totals of two groups would replace each other there. Name another --output, or the group "
+                "that wrote them with --group"
+            )
 
     def _client(self) -> AdminClient:
         return self._admin

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from harness import enriched
@@ -20,6 +21,7 @@ from brew.kafka.cluster_admin import add_partitions, delete_records, set_config,
 from brew.kafka.transaction import TransactionSettings
 from brew.names import CrashPoint
 from downstream.totals import run as running
+from downstream.totals.run import Run
 from downstream.totals.stages import Aggregate, Output
 from downstream.totals.state_store import MemoryStore, StoreCheckpoint
 
@@ -148,6 +150,15 @@ def test_more_partitions_of_the_groups_own_topics_are_refused(shop: TotalsStage)
     shop.write_orders(20)
     with pytest.raises(Refused, match=r"^partitions-changed: .* with another --group and another --output"):
         shop.count()
+
+
+def test_another_groups_results_are_not_replaced(shop: TotalsStage) -> None:
+    """A group that was renamed without another output counted from the log's start, in place of the totals there."""
+    shop.count()
+    other = replace(shop.settings, group=shop.stage.names.topic("renamed"))
+    with pytest.raises(Refused, match=r"^results-of-others: "):
+        Run(other, lambda _partition, _changelog: MemoryStore(), threading.Event()).run(follow=False)
+    assert shop.deviations() == {}
 
 
 def test_a_recreated_input_is_not_added_to_the_totals_of_the_old_one(shop: TotalsStage) -> None:
