@@ -285,13 +285,22 @@ _POLL_S = 0.25
 class StandBy:
     """
     Leadership of a topic: `wait` for it, check `holds` before each piece of work, leave with the block. Two processes
-    may both believe for a moment that they lead; their writes must be fenced by other means.
+    may both believe for a moment that they lead; their writes must be fenced by other means. ``resumes``: as for
+    `Membership`.
     """
 
     def __init__(
-        self, open_log: Callable[[], Log], *, group: str, topic: str, client_id: str, interval_s: float = INTERVAL_S
+        self,
+        open_log: Callable[[], Log],
+        *,
+        group: str,
+        topic: str,
+        client_id: str,
+        interval_s: float = INTERVAL_S,
+        resumes: bool = True,
     ) -> None:
-        self._heartbeater = Heartbeater(open_log, Membership(client_id, group, topic, (WHOLE_TOPIC,), interval_s))
+        membership = Membership(client_id, group, topic, (WHOLE_TOPIC,), interval_s, resumes=resumes)
+        self._heartbeater = Heartbeater(open_log, membership)
 
     def __enter__(self) -> Self:
         self._heartbeater.__enter__()

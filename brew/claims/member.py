@@ -138,6 +138,7 @@ class Membership:
     Who takes part in what. ``partitions``: those that may be claimed; `(WHOLE_TOPIC,)` claims a topic as a whole, and
     is never shared. ``client_id``: keep it across restarts if the process should take its partitions back at once.
     ``works``: False for an administrator, who gets no share. ``topic_id``: if it reads from the log's position.
+    ``resumes``: False if what its ``client_id`` owns is another process's, because this one has left before.
     """
 
     client_id: str
@@ -147,6 +148,7 @@ class Membership:
     interval_s: float = INTERVAL_S
     works: bool = True
     topic_id: str = UNKNOWN_ID
+    resumes: bool = True
 
     def __post_init__(self) -> None:
         if not MIN_INTERVAL_MS <= self.interval_ms <= MAX_INTERVAL_MS:
@@ -202,7 +204,7 @@ class Member:
         self._next_heartbeat_at = self._may_claim_at = -math.inf
 
     def join(self, deadline: Deadline) -> None:
-        """Read to the end, announce this member, and take back what its ``client_id`` still owns."""
+        """Read to the end, announce this member, and take back what its ``client_id`` still owns, if it `resumes`."""
         self.view = read_to_end(self._log, deadline)
         for partition, table in enumerate(self.view.tables):
             self.clock.observe(partition, table.clock)
@@ -210,6 +212,8 @@ class Member:
             self._may_claim_at = self._now() + 2 * self.membership.interval_s
         self._write(self.membership.presence(), deadline)
         self._check_division(deadline)
+        if not self.membership.resumes:
+            return
         me = self.membership.client_id
         mine = {p: owned for p, owned in self.owned().items() if owned.owner == me and not owned.free}
         self._send_heartbeats(

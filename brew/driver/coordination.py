@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 from brew.claims.heartbeater import ClaimedOwnership, Heartbeater, StandBy
@@ -34,17 +33,21 @@ def run(settings: PipelineSettings, stop: threading.Event, progress: RunProgress
     if stop.is_set():
         return ExitCode.DONE
 
-    open_leadership = partial(
-        StandBy,
-        lambda: ClaimsLog(settings.connection, stand_by.claims),
-        group=settings.group,
-        topic=settings.input,
-        client_id=name,
-        interval_s=stand_by.interval_s,
-    )
     warm_spark = _start_spark(preflight, view)
     with nullcontext() if warm_spark is None else closing(warm_spark), view:
         driver = Driver(preflight, warm_spark, stop, progress, view, name)
+
+        def open_leadership() -> StandBy:
+            return StandBy(
+                lambda: ClaimsLog(settings.connection, stand_by.claims),
+                group=settings.group,
+                topic=settings.input,
+                client_id=name,
+                interval_s=stand_by.interval_s,
+                # Two drivers with one name would take it from each other for ever: only a start resumes.
+                resumes=not driver.has_led,
+            )
+
         alternate(open_leadership, driver.wait, driver.work, stop, GiveUpPolicy(settings), view)
     return ExitCode.DONE
 
@@ -97,6 +100,7 @@ class Driver:
     progress: RunProgress
     view: ProgressView
     name: str
+    has_led: bool = False
 
     def wait(self, leadership: StandBy) -> bool:
         """Wait for leadership, reporting the current leader; False if the run was stopped."""
@@ -129,6 +133,7 @@ class Driver:
 
     def work(self, leadership: StandBy) -> bool:
         """Work while this driver leads; True if it is drained or stopped, False if it was replaced. Raises as `run`."""
+        self.has_led = True
         shared = create_context(self.preflight, threading.Event(), self.progress, self.view)
         runner, workers = create_workers(
             self.preflight, shared, None if self.warm_spark is None else self.warm_spark.context
@@ -154,7 +159,9 @@ class Driver:
             reason = "was not heard for two heartbeat intervals"
             if paused:
                 reason = "was paused (`brew claims release`)"
-            elif owner not in {None, self.name}:
+            elif owner == self.name:
+                reason += ", or another driver has its --client-id"
+            elif owner is not None:
                 reason = f"gave way to {owner}"
             self.view.note(f"{self.name} {reason}, and stands by")
             return False

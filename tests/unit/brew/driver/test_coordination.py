@@ -14,11 +14,14 @@ from typing import Any, Self, cast
 from unittest.mock import MagicMock, Mock
 
 import pytest
+from harness.claims import MemoryLog, Shared
 from harness.lease_coordinator import run_context
 from harness.pipeline import DrainView, until
 
-from brew.claims.heartbeater import ALL_PARTITIONS, ClaimedOwnership, IsIdle, Ownership, listed
-from brew.claims.member import Holding, Membership
+from brew.claims.heartbeater import ALL_PARTITIONS, ClaimedOwnership, IsIdle, Ownership, StandBy, listed
+from brew.claims.member import Holding, Membership, read_to_end
+from brew.claims.messages import WHOLE_TOPIC
+from brew.deadline import Deadline
 from brew.driver import coordination, run
 from brew.driver.limits import GiveUpPolicy
 from brew.driver.run import PreflightResult
@@ -175,6 +178,33 @@ def test_only_who_was_not_replaced_fences(scene: Scene, monkeypatch: pytest.Monk
     thread.join(5)
     assert "interrupted" in scene.leadership.log
     assert fenced == ([] if replaced else ["fenced"])
+
+
+def test_a_driver_that_lost_its_leadership_does_not_take_it_back_from_one_of_its_name(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two drivers with one --client-id, as from one brew.toml, took turns for ever: each opening resumed."""
+    shared, opened = Shared(), []
+
+    class Opened(StandBy):
+        def __enter__(self) -> Self:
+            opened.append(super().__enter__())
+            return self
+
+    monkeypatch.setattr(coordination, "StandBy", Opened)
+    monkeypatch.setattr(coordination, "ClaimsLog", lambda *_: MemoryLog(shared))
+    monkeypatch.setattr(coordination, "check", lambda _settings: scene.driver.preflight)
+    settings, stop = stand_by_settings("--client-id", "me"), scene.driver.stop
+    thread, _ = in_background(lambda: coordination.run(settings, stop, scene.view.progress, scene.view))
+    assert scene.workers.began.wait(5)
+    with StandBy(lambda: MemoryLog(shared), group=settings.group, topic=settings.input, client_id="me") as other:
+        token = other.token
+        until(lambda: len(opened) == 2, "the next turn")
+        stop.set()
+        owners = read_to_end(MemoryLog(shared), Deadline(5)).tables[0].owners
+        assert owners[settings.group, settings.input, WHOLE_TOPIC].token == token
+    thread.join(5)
+    assert any("another driver has its --client-id" in note for note in scene.view.notes)
 
 
 def test_what_the_work_raises_gives_up_leadership(scene: Scene) -> None:
