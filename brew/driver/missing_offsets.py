@@ -121,7 +121,8 @@ def _vanished(settings: PipelineSettings, last_outputs: Mapping[int, LastOutput]
         f"but {', '.join(settings.outputs)} or {settings.dead_letter} holds records from it (up to offset "
         f"{last_outputs[partition].offset} at least); "
         "either restore the position from the output's headers (--on-missing-position restore), "
-        "or start over on purpose and double these records (--on-missing-position start-over)"
+        "or start over on purpose and double these records (--on-missing-position start-over); "
+        "if another group wrote them, stop it before you restore, or give this run topics of its own"
     )
 
 
