@@ -258,9 +258,10 @@ class Run:
         return len(attempts) + waiting
 
     def _check_topics(self) -> None:
-        """Check the group's own topics before each round: what a stage sent to a new partition is never added."""
-        own = self._topics.deltas, self._topics.changelog, self._topics.output
-        require_same_topics(self._topics, describe(self._admin, [topic.name for topic in own], Deadline(_ASK_S)))
+        """Check the topics before each round: a recreated input would be read on from the old one's position."""
+        started = self._topics
+        names = [topic.name for topic in (started.input, started.deltas, started.changelog, started.output)]
+        require_same_topics(started, describe(self._admin, names, Deadline(_ASK_S)))
 
     def _wait_for_log(self, source: Source, start: int) -> None:
         """Refuse a log that ends before the group's offset; a broker that has lost its leadership may say so."""

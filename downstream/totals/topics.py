@@ -116,15 +116,15 @@ def require_same_layout(settings: TotalsSettings, now: Topics, committed: Iterab
 
 
 def require_same_topics(started: Topics, now: Mapping[str, Topic]) -> None:
-    """Raise `Refused` if one of the group's own topics was recreated or has more partitions, so that keys move."""
-    for topic in (started.deltas, started.changelog, started.output):
+    """Raise `Refused` if a topic was recreated, or one of the group's own has more partitions, so that keys move."""
+    for topic in (started.input, started.deltas, started.changelog, started.output):
         found_now = now.get(topic.name, topic)  # a broker that starts may not know it yet
         if found_now.topic_id != topic.topic_id:
             raise Refused(
                 f"topic-recreated: {topic.name} had the id {topic.topic_id} at the start, and has {found_now.topic_id} "
                 "now, so records are lost. Count again with another --group and another --output"
             )
-        if found_now.partitions != topic.partitions:
+        if found_now.partitions != topic.partitions and topic is not started.input:
             raise Refused(partitions_changed(topic.name, str(topic.partitions), found_now.partitions))
 
 

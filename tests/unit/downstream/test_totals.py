@@ -265,6 +265,7 @@ def test_totals_that_were_counted_with_other_topics_are_refused_at_the_start(
         ("deltas", {"partitions": 3}, "partitions-changed: d has 3 partitions"),
         ("changelog", {"topic_id": "new"}, "topic-recreated: c had the id id-of-c at the start, and has new now"),
         ("output", {"topic_id": "new"}, "topic-recreated: out had"),
+        ("input", {"topic_id": "new"}, "topic-recreated: in had"),
     ],
 )
 def test_topics_that_change_while_it_runs_end_the_run_before_the_next_transaction(
