@@ -21,6 +21,7 @@ from brew.kafka.clients import reach
 from brew.names import checked_topic
 
 _Command = Callable[..., Any]
+_WIDEST = 1000
 
 
 def _topic(_context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -62,4 +63,8 @@ def print_result(document: object, text: str, *, as_json: bool) -> None:
 
 def show(table: Table, width: int = 160) -> None:
     """Print a table as wide as the terminal, or ``width`` columns wide if there is none."""
-    Console(width=None if sys.stdout.isatty() else width, emoji=False).print(table)
+    console = Console(width=None if sys.stdout.isatty() else width, emoji=False)
+    if all(column.no_wrap for column in table.columns):  # lines that the terminal wraps, instead of digits cut off
+        whole = console.measure(table, options=console.options.update_width(_WIDEST)).maximum
+        console.width = max(console.width, whole)
+    console.print(table)

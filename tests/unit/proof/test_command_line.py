@@ -14,6 +14,7 @@ from brew.cli import exit_code_of
 from brew.names import ExitCode
 from proof import commands
 from proof.__main__ import proof
+from proof.commands.inspect import _table
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,19 @@ def test_verify_refuses_a_bound_without_a_time_to_count_from(capsys: pytest.Capt
     assert exit_code_of(proof, "proof", ["verify", "--bootstrap", "localhost:1", "--bound-s", "5"]) == ExitCode.USAGE
     told = "--bound-s is set without --healed-at, so no commit would be timed; say when the fault ended"
     assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_numbers_are_whole_on_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`end-offsets` cut off the digits of all offsets on a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    table = _table("", ["topic"], ["partition", "first", "LSO", "log end", "visible", "waiting", "aborted", "open"])
+    table.add_row("brew.orders.enriched", *(["12345678"] * 8))
+    commands.show(table)
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if "brew" in line]
+    assert ("brew.orders.enriched" in row, row.count("12345678")) == (True, 8)
 
 
 @pytest.mark.parametrize("module", ["proof", "downstream"])
