@@ -57,16 +57,17 @@ class LiveSettings:
 
 def checked_address(url: str) -> str:
     """Return a status document's address, by default at `/status`; `UsageError` if it is invalid or has a password."""
-    parts = urlsplit(url)
-    if "@" in parts.netloc:
+    try:
+        parts = urlsplit(url)
+        has_login = "@" in parts.netloc
+        known = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        known, has_login = False, "@" in url
+    if has_login:
         raise UsageError(
             "--status-url has a user or a password, which others can see on the command line; leave them out, because "
             "`/status` needs none"
         )
-    try:
-        known = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        known = False
     if not known:
         raise UsageError(f"--status-url is {url!r}; write http://host:port, such as http://127.0.0.1:3000")
     path = parts.path if parts.path not in {"", "/"} else "/status"

@@ -144,12 +144,13 @@ def test_loopback_is_told_from_what_others_reach(host: str, own: bool) -> None:
 def test_addresses_are_refused_with_their_setting() -> None:
     assert checked_address("http://h:3000") == "http://h:3000/status"
     assert checked_address("https://h/x/status?y=1") == "https://h/x/status"
-    for url in ("h:3000", "ftp://h/", "http://", "http://h:x/", "http://h:99999"):
+    for url in ("h:3000", "ftp://h/", "http://", "http://h:x/", "http://h:99999", "http://[::1:3000"):
         with pytest.raises(UsageError, match="--status-url is"):
             checked_address(url)
-    with pytest.raises(UsageError) as refused:
-        checked_address("http://user:canary-7@h:3000")
-    assert "canary-7" not in str(refused.value)
+    for url in ("http://user:canary-7@h:3000", "http://user:canary-7@[::1:3000"):
+        with pytest.raises(UsageError) as refused:
+            checked_address(url)
+        assert "canary-7" not in str(refused.value)
 
 
 def test_an_empty_address_is_not_all_addresses(capsys: pytest.CaptureFixture[str]) -> None:
