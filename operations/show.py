@@ -337,7 +337,6 @@ def show(
     offset, since_ms = _start(start)
     wanted_key = None if key is None else as_bytes(key)
     wanted = RecordQuery(checked_topic(topic, "TOPIC"), start=offset, since_ms=since_ms, key=wanted_key, **more)
-    connection = connected(bootstrap)
 
     def say(documents: list[dict[str, Any]]) -> None:
         if as_json:
@@ -346,18 +345,19 @@ def show(
         elif documents:
             Console(soft_wrap=False).print(lines(documents))
 
-    with raw_logs(connection, Deadline(_ASK_S)) as raw:
-        reader = Reader(connection, raw, wanted)
-        topic_id = reader.check()
-        logs = reader.bounds()
-        documents = collected(reader, logs)
-        say(documents)
-        begin = reader.starts(logs)
-    if follow:
-        shown = {document["partition"]: document["offset"] + 1 for document in documents}
-        ends = {p: reader.until(log) if wanted.newest else begin[p] for p, log in logs.items()}
-        with contextlib.suppress(Stopped):
+    with contextlib.suppress(*([Stopped] if follow else [])):
+        connection = connected(bootstrap)
+        with raw_logs(connection, Deadline(_ASK_S)) as raw:
+            reader = Reader(connection, raw, wanted)
+            topic_id = reader.check()
+            logs = reader.bounds()
+            documents = collected(reader, logs)
+            say(documents)
+            begin = reader.starts(logs)
+        if follow:
+            shown = {document["partition"]: document["offset"] + 1 for document in documents}
+            ends = {p: reader.until(log) if wanted.newest else begin[p] for p, log in logs.items()}
             starts = {p: max(ends[p], shown.get(p, 0)) for p in logs}
             follow_log(connection, wanted, starts, say, topic_id)
-    elif not documents and not as_json:
-        click.echo(f"no record of {topic} matches; check --partition, --offset, --key and --isolation")
+        elif not documents and not as_json:
+            click.echo(f"no record of {topic} matches; check --partition, --offset, --key and --isolation")

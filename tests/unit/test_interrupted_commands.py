@@ -75,7 +75,11 @@ def test_an_interrupted_command_ends_in_one_line_with_128_and_the_signals_number
 
 
 @pytest.mark.parametrize(
-    "words", ["pipeline run --master none", "brew run --master none", "downstream call --url http://127.0.0.1:1/"]
+    "words",
+    [
+        *("pipeline run --master none", "brew run --master none", "pipeline show brew.orders.v1"),
+        *("downstream call --url http://127.0.0.1:1/", "proof read --journal journals"),
+    ],
 )
 def test_a_following_program_that_still_waits_for_its_broker_ends_with_0(words: str, tmp_path: Path) -> None:
     """Whoever stops a service that has not found its brokers yet has stopped it well."""
