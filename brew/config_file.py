@@ -279,9 +279,9 @@ def show(ctx: click.Context, command: tuple[str, ...], named: str | None, *, as_
         click.echo(orjson.dumps(document, default=str).decode())
         return ExitCode.DONE
     click.echo(f"{file.resolve()}" if file else f"no {NAME} in this directory, and no --config")
-    wide = max(len(setting.option) for setting in settings)
+    wide = max((len(setting.option) for setting in settings), default=0)  # `sandbox archive` has none
     values = [_text(setting.value) for setting in settings]
-    column = min(max(map(len, values)), 40)
+    column = min(max(map(len, values), default=0), 40)
     for one, value in zip(settings, values, strict=True):
         click.echo(f"  {one.option:<{wide}}  {value:<{column}}  {one.source}".rstrip())
     return ExitCode.DONE

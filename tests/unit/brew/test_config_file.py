@@ -283,6 +283,8 @@ def test_config_show_shows_every_command_and_numbers_of_the_environment_as_numbe
             assert exit_code_of(cli, "brew", ["config", "show", *path.split()[1:], "--json"]) == 0, path
             options = {one["option"]: one for one in json.loads(capsys.readouterr().out)["options"]}
             assert options.get("--probe-port", {"value": 3001})["value"] == 3001
+            assert exit_code_of(cli, "brew", ["config", "show", *path.split()[1:]]) == 0, path
+            assert capsys.readouterr().out.count("\n  --") == len(options)
 
 
 def test_the_file_on_the_page_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
