@@ -118,10 +118,20 @@ def replay(cell: str, seed: int, out: Path, *, as_json: bool, **given: Any) -> i
 
 
 def _plan(cells: Sequence[Cell], seeds: Sequence[int], *, out: Path, writer: str | None, **given: Any) -> Plan:
-    program = WRITER if writer is None else tuple(shlex.split(writer))
+    program = WRITER if writer is None else _program(writer)
     run = {name: given.pop(name) for name in ("kills", "keep", "minutes", "slack") if name in given}
     settings = RunSettings(out.resolve(), program=program, **run)
     return Plan(cells, seeds, settings, shlex.join(["proof", *sys.argv[1:]]), **given)
+
+
+def _program(writer: str) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(writer))
+    except ValueError as error:
+        raise UsageError(f"--writer is {writer!r}: {error}; write the command as in a shell") from error
+    if not words:
+        raise UsageError("--writer is empty; give a command, or leave it out")
+    return words
 
 
 def _run_campaign(plan: Plan, *, as_json: bool) -> list[Result]:

@@ -14,6 +14,7 @@ from brew.cli import exit_code_of
 from brew.names import ExitCode
 from proof import commands
 from proof.__main__ import proof
+from proof.commands import campaign
 from proof.commands.inspect import _table
 
 
@@ -71,6 +72,17 @@ def test_verify_refuses_a_bound_without_a_time_to_count_from(capsys: pytest.Capt
     assert exit_code_of(proof, "proof", ["verify", "--bootstrap", "localhost:1", "--bound-s", "5"]) == ExitCode.USAGE
     told = "--bound-s is set without --healed-at, so no commit would be timed; say when the fault ended"
     assert told in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("writer", ["", "it's"])
+def test_a_writer_that_is_no_command_is_refused(
+    writer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An open quote ended in a stack trace, with the exit code of a violation."""
+    monkeypatch.setattr(campaign, "run_campaign", lambda *_: [])
+    words = ["campaign", "--cells", "F01-*", "--out", str(tmp_path), "--writer", writer]
+    assert exit_code_of(proof, "proof", words) == ExitCode.USAGE
+    assert capsys.readouterr().err.startswith("proof: --writer is ")
 
 
 def test_numbers_are_whole_on_a_narrow_terminal(
