@@ -274,6 +274,8 @@ def verify(bootstrap: str, as_json: bool, **options: Any) -> int:
         raise UsageError("--transform and --tiers profiles are both set: only orders have tiers; unset one of them")
     if options["bound_s"] is not None and not options["healed_at"]:
         raise UsageError("--bound-s is set without --healed-at, so no commit would be timed; say when the fault ended")
+    if options["artefacts"] and not options["canaries"]:
+        raise UsageError("--artefact is set without --canary (BREW_CANARY), so no secret is searched for; name one")
     asked = VerifyOptions(profiles=profiles if by_profile else None, **options)
     began = time.monotonic()
     connection = connected(bootstrap)

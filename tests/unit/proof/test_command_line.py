@@ -74,6 +74,15 @@ def test_verify_refuses_a_bound_without_a_time_to_count_from(capsys: pytest.Capt
     assert told in " ".join(capsys.readouterr().err.split())
 
 
+def test_verify_refuses_files_to_search_without_a_secret(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It searched for nothing, and said `proven`."""
+    monkeypatch.delenv("BREW_CANARY", raising=False)
+    assert exit_code_of(proof, "proof", ["verify", "--bootstrap", "localhost:1", "--artefact", "."]) == ExitCode.USAGE
+    assert "--artefact is set without --canary (BREW_CANARY)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("writer", ["", "it's"])
 def test_a_writer_that_is_no_command_is_refused(
     writer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
