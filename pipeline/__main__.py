@@ -51,7 +51,7 @@ _SUBMITTED = """\b
 Examples:
   python -m pipeline submit --dry-run           print the spark-submit line
   python -m pipeline submit --master spark://m:7077 --follow
-  python -m pipeline submit --conf spark.submit.deployMode=cluster --group g"""
+  MASTER=yarn python -m pipeline submit --conf spark.submit.deployMode=cluster"""
 
 _COMMANDS = """\b
 Examples:

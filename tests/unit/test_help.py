@@ -73,6 +73,14 @@ def test_examples_name_orders_that_the_seeder_makes() -> None:
     assert [one for one in named if make(int(one[1][-6:]))[0].decode() != one[1]] == []
 
 
+def test_an_example_in_cluster_mode_names_a_master_that_has_it() -> None:
+    """spark-submit refuses cluster mode with local[*], the default."""
+    lines = (COMMANDS["pipeline submit"].epilog or "").splitlines()
+    examples = [line for line in lines if "deployMode=cluster" in line]
+    assert examples
+    assert all("MASTER=yarn" in line for line in examples)
+
+
 def test_h_is_short_for_help_in_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     """Commands inherit it from their program, as click hands the settings down; a fresh one shows that it is taken."""
     for path, command in COMMANDS.items():
