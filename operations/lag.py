@@ -91,9 +91,8 @@ class Observer:
 
     def _note(self, error: BrewError | None) -> None:
         """Set ``unavailable`` to the partitions without a leader, and this error."""
-        places = ", ".join(f"{self._topic}[{p}]" for p in self.leaderless)
-        no_leader = f"no leader for {places}; start a broker that holds them" if places else ""
-        self.unavailable = "; ".join(filter(None, [no_leader, str(error or "")])) or None
+        problems = [no_leader(self._topic, self.leaderless), str(error or "")]
+        self.unavailable = "; ".join(filter(None, problems)) or None
 
     def _deep(
         self, snapshots: list[PartitionSnapshot], transactions: TransactionsAdmin, deadline: Deadline
@@ -178,6 +177,12 @@ class Observer:
 
     def __exit__(self, *_error: object) -> None:
         self.close()
+
+
+def no_leader(topic: str, partitions: Sequence[int]) -> str:
+    """Return what to say of partitions without a leader; empty if there are none."""
+    places = ", ".join(f"{topic}[{p}]" for p in partitions)
+    return f"no leader for {places}; start a broker that holds them" if places else ""
 
 
 def _plain(partition: int, log: LogOffsets, position: Committed | None) -> PartitionSnapshot:

@@ -18,7 +18,7 @@ from brew.cluster import RawBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
-from brew.kafka import topics
+from brew.kafka import cluster_admin, topics
 from brew.kafka.clients import admin, is_cut_off
 from brew.kafka.offsets import log_offsets
 from brew.kafka.raw_log import BatchFetcher, batch_fetcher, source_positions
@@ -27,7 +27,7 @@ from brew.observability.local import announced_urls
 from brew.observability.status import Status, from_json
 from brew.offsets import LogOffsets
 from brew.settings import PipelineSettings
-from operations.lag import Observer
+from operations.lag import Observer, no_leader
 from operations.ui.model import InputSnapshot, OutputTail, Proof
 from operations.xray.model import Run, RunBuilder, Strip
 
@@ -168,7 +168,10 @@ class OutputTailSource:
             return OutputTail(self.topic, {}, missing=True)
         if known.topic_id != self._topic_id:  # a recreated topic may have as many records
             self._topic_id, self._strips = known.topic_id, {}
-        logs = log_offsets(self._admin, self.topic, range(known.partitions), deadline)
+        leaders = cluster_admin.leaders(self._admin, self.topic, deadline)
+        leaderless = sorted(p for p, leader in leaders.items() if leader < 0)
+        led = [p for p in range(known.partitions) if p not in leaderless]
+        logs = log_offsets(self._admin, self.topic, led, deadline)
         changed = [p for p, log in logs.items() if p not in self._strips or self._strips[p].log != log]
         changed.sort(key=lambda p: self._read_s.get(p, 0.0))
         wanted = {p: (max(logs[p].first, logs[p].end - self._last), logs[p].end) for p in changed}
@@ -177,7 +180,8 @@ class OutputTailSource:
                 self._again(ends, wanted, logs)
         self._strips = {p: strip for p, strip in self._strips.items() if p in logs}
         unread = known.partitions - len(self._strips)
-        return OutputTail(self.topic, dict(self._strips), topic_id=known.topic_id, unread=unread)
+        unavailable = (no_leader(self.topic, leaderless),) if leaderless else ()
+        return OutputTail(self.topic, dict(self._strips), False, (), known.topic_id, unavailable, unread)
 
     def _again(self, ends: BatchFetcher, wanted: dict[int, tuple[int, int]], logs: dict[int, LogOffsets]) -> None:
         read, back = 0, _MOST_BACK
@@ -225,6 +229,7 @@ class OutputTailsSource:
                 refused.append(str(error))
         output, *also = tails
         strips = tuple(strip for tail in also for strip in tail.strips.values())
+        refused += [reason for tail in tails for reason in tail.unavailable]
         return replace(output, also=strips, unavailable=tuple(refused))
 
 

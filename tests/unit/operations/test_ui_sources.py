@@ -191,11 +191,32 @@ def test_the_tail_of_a_recreated_topic_is_read_anew(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(sources, "admin", lambda _connection: None)
     monkeypatch.setattr(sources.topics, "describe", lambda *_: {"out": Topic("out", next(ids), 1, 1)})
+    monkeypatch.setattr(sources.cluster_admin, "leaders", lambda *_: {0: 1})
     monkeypatch.setattr(sources, "log_offsets", lambda *_: {0: LogOffsets(0, 9, 9)})
     monkeypatch.setattr(sources, "batch_fetcher", lambda *_: nullcontext(SimpleNamespace(batches=batches)))
     tail = sources.OutputTailSource(RUN.connection, "out", 400)
     counts = [len(fetched) for _ in range(3) if tail.ask(Deadline(5))]
     assert counts == [1, 1, 2]
+
+
+def test_an_output_partition_without_a_leader_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tails of all partitions were stale, just when an operator needs them."""
+
+    def logs(_admin: object, _topic: str, partitions: list[int], _deadline: Deadline) -> dict[int, LogOffsets]:
+        if 1 in partitions:
+            raise DeadlineExceeded("offsets of out: no leader")
+        return dict.fromkeys(partitions, LogOffsets(0, 9, 9))
+
+    fetcher = SimpleNamespace(batches=lambda _topic, wanted: iter([(p, []) for p in wanted]))
+    monkeypatch.setattr(sources, "admin", lambda _connection: None)
+    monkeypatch.setattr(sources, "is_cut_off", lambda *_: False)
+    monkeypatch.setattr(sources.topics, "describe", lambda *_: {"out": Topic("out", "id", 2, 1)})
+    monkeypatch.setattr(sources.cluster_admin, "leaders", lambda *_: {0: 3, 1: -1})
+    monkeypatch.setattr(sources, "log_offsets", logs)
+    monkeypatch.setattr(sources, "batch_fetcher", lambda *_: nullcontext(fetcher))
+    tail = OutputTailsSource(RUN, 400).ask(Deadline(5))
+    assert (list(tail.strips), tail.unread, tail.topic_id) == ([0], 1, "id")
+    assert tail.unavailable == ("no leader for out[1]; start a broker that holds them",)
 
 
 def test_an_output_topic_that_the_brokers_refuse_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
