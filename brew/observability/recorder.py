@@ -197,10 +197,13 @@ class Recorder:
         with self._lock:
             if topic_partitions is None:
                 self._work_since, self._looked_at = self._clock(), float("inf")
-            else:
-                self._looks(self._clock())
+            else:  # the working loop looked
+                self._looks(now := self._clock())
+                self._program = replace(self._program, beat_at=now)
             for topic_partition in list(self._partitions if topic_partitions is None else topic_partitions):
                 self._partitions.pop(topic_partition, None)
+            if not self._partitions:  # nothing else would note that brokers answer again
+                self._answered()
 
     def topic_partitions(self) -> list[TopicPartition]:
         with self._lock:

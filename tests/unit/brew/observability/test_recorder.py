@@ -177,6 +177,15 @@ def test_who_looks_from_beside_is_no_sign_that_the_loop_lives(scene: TimedRecord
     assert "nothing was polled for 301 s" in scene.recorder.status().live.reason
 
 
+def test_a_program_that_owns_no_partition_is_alive_and_ready_after_an_outage(scene: TimedRecorder) -> None:
+    """A driver that shares, with more drivers than partitions: it was restarted every five minutes."""
+    scene.recorder.polled([PLACE])
+    scene.recorder.unanswered("no broker")
+    for _ in range(4):
+        scene.after(100).released([PLACE])
+    assert (scene.recorder.status().live.ok, scene.recorder.status().ready.ok) == (True, True)
+
+
 def test_a_store_that_is_away_is_waited_for_although_brokers_answer(scene: TimedRecorder) -> None:
     """Each server is counted by itself; both have to be back."""
     scene.recorder.surveyed(PLACE, 0, 10, 10)
