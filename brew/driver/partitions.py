@@ -12,7 +12,7 @@ from brew.deadline import Deadline
 from brew.driver import missing_offsets
 from brew.driver.run_context import Interval, ProgressView, RunContext
 from brew.errors import BrewError, DeadlineExceeded, Refused
-from brew.kafka import topics
+from brew.kafka import cluster_admin, topics
 from brew.kafka.clients import admin, consumer, is_cut_off, mapped
 from brew.kafka.cluster import Groups
 from brew.kafka.offsets import committed, log_offsets
@@ -53,6 +53,10 @@ class OffsetsClient:
                 "INPUT_TOPIC (--input)"
             )
         return topic
+
+    def with_leader(self, source: Topic, deadline: Deadline) -> list[int]:
+        """Return the partitions that have a leader, or all if none has."""
+        return cluster_admin.with_leader(self.admin, source.name, range(source.partitions), deadline)
 
     def described(self, names: list[str], deadline: Deadline) -> dict[str, Topic]:
         """Return those of these topics that exist."""
@@ -202,6 +206,8 @@ class PartitionSurvey:
         self._outputs_due = Interval(_OUTPUTS_S)
         self._missing: list[str] = []
         self._noted: list[str] = []
+        self._leaderless: list[int] = []
+        self._noted_leaderless: list[int] = []
         transaction = TransactionSettings(
             self._settings.connection, self._settings.group, self._settings.transaction_timeout_s
         )
@@ -230,8 +236,9 @@ class PartitionSurvey:
         if self._outputs_due.due():
             self._report_missing_outputs()
         busy = set(self._shared.running)
-        facts = self._offsets.facts(source, pick(source), deadline, self.last_positions)
-        requested = len(facts)
+        picked = list(pick(source))
+        readable = picked if self._shared.goals is not None else self._with_leader(source, picked, deadline)
+        facts = self._offsets.facts(source, readable, deadline, self.last_positions)
         for fact in facts:
             check(fact, settings.group)
             if fact.committed is not None:
@@ -253,7 +260,19 @@ class PartitionSurvey:
             self._output_wait = None
         self._renew_idle(facts)
         self._shared.progress.survey(facts, self.owned)
-        return facts, len(facts) == requested
+        return facts, len(facts) == len(picked)
+
+    def _with_leader(self, source: Topic, picked: Iterable[int], deadline: Deadline) -> list[int]:
+        """Leave out partitions without a leader, so that a following run goes on in the others; report them."""
+        led = self._offsets.with_leader(source, deadline)
+        leaderless = [p for p in picked if p not in led]
+        lasting = [p for p in leaderless if p in self._leaderless]  # twice in a row: an election takes a moment
+        self._shared.progress.leaderless(lasting)
+        if lasting and lasting != self._noted_leaderless:
+            places = ", ".join(f"{source.name}[{p}]" for p in lasting)
+            self._shared.view.note(f"no leader for {places}; start a broker that holds them, the run goes on meanwhile")
+        self._leaderless, self._noted_leaderless = leaderless, lasting
+        return [p for p in picked if p in led]
 
     def _renew_idle(self, facts: Iterable[PartitionFacts]) -> None:
         if self._shared.goals is not None or self._shared.replaced.is_set() or self._shared.stop.is_set():

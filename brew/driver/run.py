@@ -185,7 +185,9 @@ def check(settings: PipelineSettings) -> PreflightResult:
         transformation(settings).check(settings.connection, deadline)
         ask = partial(ClusterQueries, offsets.admin, offsets.groups, topics_of(settings), settings.group, deadline)
         queries = ask()
-        facts = offsets.facts(source, range(source.partitions), deadline, {})
+        # A drain needs all partitions, and a following run those that it can read (`PartitionSurvey.read`).
+        readable = offsets.with_leader(source, deadline) if settings.follow else range(source.partitions)
+        facts = offsets.facts(source, readable, deadline, {})
         cluster = queries.answers()
         notes = enforce(run_checks(settings, cluster, MESSAGE_MAX_BYTES), settings.allow)
         by_name = {**offsets.output_topics(source, deadline), source.name: source}

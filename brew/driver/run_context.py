@@ -134,6 +134,9 @@ class RunProgress:
     def missing(self, which: str) -> None:
         """Record which output topics do not exist any more, in words; nothing: all do."""
 
+    def leaderless(self, partitions: Sequence[int]) -> None:
+        """Record that these partitions have no leader, and are left out."""
+
     def phase(self, phase: Phase, detail: str = "") -> None:
         """Record that the run has entered this phase."""
 

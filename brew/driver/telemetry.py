@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from brew.attempt import COMMIT
@@ -74,6 +74,10 @@ class ObservedProgress(RunProgress):
 
     def missing(self, which: str) -> None:
         self.recorder.missing(which)
+
+    def leaderless(self, partitions: Sequence[int]) -> None:
+        if partitions:  # a restart would not help them
+            self.recorder.released((self._topic, partition) for partition in partitions)
 
     def phase(self, phase: Phase, detail: str = "") -> None:
         if phase is Phase.STANDING_BY:

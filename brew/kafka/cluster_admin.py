@@ -52,6 +52,12 @@ def leaders(client: AdminClient, topic: str, deadline: Deadline) -> dict[int, in
     return {p: leader for p, (leader, _in_sync, _all) in _replicas(client, topic, deadline).items()}
 
 
+def with_leader(client: AdminClient, topic: str, partitions: Iterable[int], deadline: Deadline) -> list[int]:
+    """Return the partitions that have a leader, or all if none has: one without makes a query of all offsets fail."""
+    asked, leader_by_partition = list(partitions), leaders(client, topic, deadline)
+    return [p for p in asked if leader_by_partition.get(p, -1) >= 0] or asked
+
+
 def coordinator(client: AdminClient, log: str, name: str, deadline: Deadline) -> int:
     """Return the broker that coordinates ``name``: a transactional id in `TRANSACTIONS`, a group in `OFFSETS`."""
     leader_by_partition = leaders(client, log, deadline)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from harness.programs import call_program
+from harness.programs import Running, call_program
 from harness.servers import STEP_S, Names, begun, make_topics
 from harness.waiting import until
 
@@ -23,7 +24,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Abortable, BrewError
 from brew.kafka import cluster_admin, topics
-from brew.kafka.clients import admin
+from brew.kafka.clients import admin, producer
 from brew.kafka.cluster_admin import reassign
 from brew.kafka.committed_offset import PositionConfirmation, locator
 from brew.kafka.log_reader import scan
@@ -32,6 +33,7 @@ from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from brew.kafka.transactions_admin import open_transactions_admin
 from brew.names import READ_COMMITTED, ExitCode
 from brew.offsets import Committed
+from operations.ui.sources import OutputTailSource
 from pipeline.__main__ import cli
 from sandbox import isolation
 from sandbox.kafka import Cluster, Settings
@@ -140,6 +142,7 @@ def test_three_brokers_hold_three_replicas_and_go_on_without_one(three_brokers: 
         lambda: names.input in topics.names(admin(three_brokers.connection), Deadline(STEP_S)), "the others tell of it"
     )
     _lag_leaves_out_what_broker_2_alone_holds(three_brokers.connection, names)
+    _a_following_run_starts_beside_it(three_brokers.connection, names)
     three_brokers.restart(2)
     assert len(three_brokers.running()) == 3
 
@@ -154,9 +157,26 @@ def _lag_leaves_out_what_broker_2_alone_holds(connection: Connection, names: Nam
     assert (code, document["remaining"], document["lag_s"]) == (0, None, None)
     assert [row["partition"] for row in document["partitions"]] == [0]
     assert f"no leader for {names.input}[1]" in document["unavailable"]
+    assert OutputTailSource(connection, names.input, 400).ask(Deadline(STEP_S)).unread == 1, "so does the live view"
     code, _, stderr = call_program(cli, "pipeline", "lag", *options, "--fail-on", "stuck")
     assert code == ExitCode.REFUSED
     assert "--fail-on and --fail-older-than need all partitions" in stderr
+
+
+def _a_following_run_starts_beside_it(connection: Connection, names: Names) -> None:
+    """No run started until the broker was back, though the other partition could be read."""
+    writer = producer(connection, None, timeout_s=STEP_S, message_max_bytes=1_000_000)
+    writer.produce(names.input, b"{}", b"gold-1", 0)
+    assert writer.flush(STEP_S) == 0
+    topics_of = {"--input": names.input, "--output": names.output, "--dead-letter": names.dead_letter}
+    named = {"--bootstrap": connection.bootstrap, "--group": names.group, "--master": "none", **topics_of}
+    options = [word for pair in named.items() for word in pair]
+    command = [sys.executable, "-m", "pipeline", "run", *options, "--follow", "--no-probes", "--json"]
+    with Running(command, dict(os.environ)) as program:
+        program.await_cycle()
+        program.await_line(lambda line: f"no leader for {names.input}[1]" in line)
+        program.terminate()
+        assert program.wait(STEP_S).code == ExitCode.DONE
 
 
 # A coordinator that is cut off from the other brokers, and not from us, tells of a position that is past.

@@ -44,6 +44,7 @@ class Cluster:
     outputs: int = 2
     hidden: bool = False
     deleted: tuple[str, ...] = ()
+    leaderless: tuple[int, ...] = ()
     resolved: list[tuple[set[int], set[int], Mapping[str, Topic]]] = field(default_factory=list)
     waits: list[missing_offsets.OutputWait] = field(default_factory=list)
     last_positions: list[dict[int, int]] = field(default_factory=list)
@@ -57,6 +58,9 @@ class Cluster:
 
     def output_topics(self, _source: Topic, _deadline: Deadline) -> dict[str, Topic]:
         return {name: Topic(name, name, self.outputs, 1) for name in ("out", "dead")}
+
+    def with_leader(self, source: Topic, _deadline: Deadline) -> list[int]:
+        return [p for p in range(source.partitions) if p not in self.leaderless]
 
     def described(self, names: list[str], _deadline: Deadline) -> dict[str, Topic]:
         return {name: Topic(name, name, self.outputs, 1) for name in names if name not in {"in", *self.deleted}}
@@ -170,6 +174,20 @@ def test_a_survey_reports_an_output_that_was_deleted_long_before_the_run_gives_u
     assert reported == ["", "", gone, gone, ""], "once may be a broker that hears late of a topic"
     assert [note for note in run.view.notes if "'out' does not exist any more" in note] == run.view.notes
     assert len(run.view.notes) == 1
+
+
+def test_a_following_run_goes_on_beside_a_partition_without_a_leader(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole survey failed: others were not read any more, the run gave up, and no other one could start."""
+    reported: list[list[int]] = []
+    monkeypatch.setattr(run.shared.progress, "leaderless", reported.append)
+    run.cluster.leaderless = (1,)
+    assert [(sorted(run.look()), run.all_of_them) for _ in range(3)] == [([0], False)] * 3
+    run.shared.goals = {0: 10, 1: 10}
+    assert sorted(run.look()) == [0, 1], "a drain needs all of them, and fails"
+    run.shared.goals, run.cluster.leaderless = None, ()
+    assert (sorted(run.look()), run.all_of_them) == ([0, 1], True)
+    assert reported == [[], [1], [1], []], "once may be an election"
+    assert run.view.notes == ["no leader for in[1]; start a broker that holds them, the run goes on meanwhile"]
 
 
 ENDS = {
