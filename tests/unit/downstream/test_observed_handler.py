@@ -13,6 +13,7 @@ from harness.records import FakeRecord
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Refused
+from brew.kafka import cluster_admin
 from brew.observability.health import Bounds
 from brew.observability.recorder import Recorder, Subject
 from brew.observability.status import PartitionState, Topics
@@ -154,6 +155,7 @@ def test_a_client_that_lost_the_brokers_is_replaced_and_the_program_is_ready_aga
 
     monkeypatch.setattr(observed, "admin", lambda _connection: next(clients))
     monkeypatch.setattr(observed, "is_cut_off", lambda client, *_: client == "lost")
+    monkeypatch.setattr(observed, "with_leader", lambda _client, _topic, partitions, _deadline: partitions)
     monkeypatch.setattr(observed, "log_offsets", log_offsets)
     ready, turns = list[bool](), 2
 
@@ -164,3 +166,22 @@ def test_a_client_that_lost_the_brokers_is_replaced_and_the_program_is_ready_aga
     scene.assign()
     observed._poll_end_offsets(Connection("nowhere:1"), scene.recorder, Mock(wait=wait))
     assert ready == [True, False, True]
+
+
+def test_a_partition_without_a_leader_does_not_make_the_others_unready(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program was restarted though it consumed the others, and could then take over none of them."""
+
+    def log_offsets(_client: str, _topic: str, partitions: list[int], _deadline: Deadline) -> dict[int, LogOffsets]:
+        if 1 in partitions:
+            raise DeadlineExceeded("offsets of out: no leader")
+        return dict.fromkeys(partitions, LogOffsets(0, 3, 3))
+
+    monkeypatch.setattr(observed, "admin", lambda _connection: "client")
+    monkeypatch.setattr(observed, "is_cut_off", lambda *_: False)
+    monkeypatch.setattr(cluster_admin, "leaders", lambda *_: {0: 4, 1: -1})
+    monkeypatch.setattr(observed, "log_offsets", log_offsets)
+    scene.assign()
+    observed._poll_end_offsets(Connection("nowhere:1"), scene.recorder, Mock(wait=Mock(side_effect=[False, True])))
+    assert scene.recorder.status().ready.ok
