@@ -128,8 +128,13 @@ def _committed(
     try:
         return _query_offsets(connection, claim, partitions, READ_COMMITTED)
     except DeadlineExceeded as error:
+        try:
+            before = _query_offsets(connection, claim, partitions, READ_UNCOMMITTED)
+        except DeadlineExceeded:
+            why = f"no broker answers as the coordinator of group {claim.group!r}"
+            raise Refused(f"{why}; start those that hold its partition of {OFFSETS_TOPIC}") from error
         if settled:
-            return _query_offsets(connection, claim, partitions, READ_UNCOMMITTED)
+            return before
         raise Refused(
             f"the committed offset of group {claim.group!r} is part of a transaction that has not ended; "
             "run the pipeline again, which ends it, or wait for its time-out"

@@ -15,10 +15,10 @@ from harness.histories import batch
 from brew.cluster import OffsetBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Refused
+from brew.errors import DeadlineExceeded, Refused
 from brew.journal import entries
 from brew.kafka.kafka_python import RawLogs
-from brew.names import READ_COMMITTED
+from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.offsets import LogOffsets
 from brew.signals import Stopped
 from proof import verify
@@ -225,3 +225,22 @@ def test_what_is_written_after_a_reader_has_finished_is_nothing_that_it_missed(
     read: Callable[..., dict[str, int]],
 ) -> None:
     assert read(later=3) == {}
+
+
+def test_a_silent_coordinator_is_no_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It told of a transaction, and to run the pipeline again, while the group's partition had no leader."""
+
+    def committed_by(*asked: Any) -> dict[int, Any]:
+        if asked[4] in silent:
+            raise DeadlineExceeded("locate: no stable answer within 10 s")
+        return {0: None}
+
+    monkeypatch.setattr(verify.offsets, "committed_by", committed_by)
+    silent = {READ_COMMITTED, READ_UNCOMMITTED}
+    for settled in (True, False):
+        with pytest.raises(Refused, match="no broker answers as the coordinator of group 'g'"):
+            verify._committed(Connection("nowhere:1"), CLAIM, range(1), settled=settled)
+    silent = {READ_COMMITTED}
+    assert verify._committed(Connection("nowhere:1"), CLAIM, range(1), settled=True) == {0: None}
+    with pytest.raises(Refused, match="part of a transaction that has not ended"):
+        verify._committed(Connection("nowhere:1"), CLAIM, range(1), settled=False)
