@@ -170,6 +170,7 @@ def printable_content(content: bytes | None) -> dict[str, str] | None:
 
 
 _READ_TO_END_S = 10.0
+_OPEN = "a transaction is open"
 
 
 def replay_log_key(topic_id: str, offset: int) -> bytes:
@@ -214,12 +215,14 @@ class ReplayLog:
         def ask() -> tuple[int, int]:
             log = log_offsets(client, self.topic, [self.partition], deadline)[self.partition]
             if log.last_stable < log.end:
-                raise Retriable(f"a transaction is open at offset {log.last_stable}")
+                raise Retriable(f"{_OPEN} at offset {log.last_stable}")
             return log.first, log.end
 
         try:
             first, end = retry_until(ask, "marks", deadline.part(_READ_TO_END_S))
         except DeadlineExceeded as error:
+            if _OPEN not in str(error):  # the brokers did not answer
+                raise
             raise Refused(
                 f"{self.topic}[{self.partition}] has an open transaction of another group: another replay runs with a "
                 "different --group; wait until it has ended, then run this one again"

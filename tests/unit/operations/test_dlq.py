@@ -22,7 +22,7 @@ from rich.console import Console
 from brew.cli import exit_code_of
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import Fatal, Refused, UsageError
+from brew.errors import DeadlineExceeded, Fatal, Refused, UsageError
 from brew.kafka.topics import Topic
 from brew.kafka.transaction import TransactionSettings
 from brew.names import READ_COMMITTED, ExitCode
@@ -635,6 +635,9 @@ def test_marks_are_settled_when_nothing_is_open_below_their_end(monkeypatch: pyt
     log, read = marks(monkeypatch, LogOffsets(0, 3, 8))
     with pytest.raises(Refused, match=r"m\[0\] has an open transaction of another group"):
         log.read_to_end(None, Deadline(0.01))
+    monkeypatch.setattr(dead_letter_reader, "log_offsets", Mock(side_effect=DeadlineExceeded("no leader")))
+    with pytest.raises(DeadlineExceeded, match="no leader"):  # no other replay runs, for which to wait
+        log.read_to_end(None, Deadline(5))
     assert read == []
 
 
