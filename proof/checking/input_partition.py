@@ -254,7 +254,7 @@ Wrote = Callable[[int, Attempt], None]
 class Stream:
     """One downstream partition, whose raw batches come before their records; ``compacted``: some records are gone."""
 
-    def __init__(self, raw: RawLog, wrote: Wrote, layout: Layout | None, first: int = 0) -> None:
+    def __init__(self, raw: RawLog, wrote: Wrote, layout: Layout | None, first: int) -> None:
         self.topic, self.partition = raw.topic, raw.partition
         self._raw, self._wrote = raw, wrote
         self.layout = layout

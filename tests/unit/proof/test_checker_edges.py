@@ -103,7 +103,7 @@ def test_a_marker_ends_everything_that_its_producer_has_open(log: Log) -> None:
 def test_a_visible_record_of_an_aborted_transaction_is_told_once_at_the_logs_first_offset_too(
     marker_first: bool, log: Log
 ) -> None:
-    stream = Stream(log.raw, lambda *_: None, None)
+    stream = Stream(log.raw, lambda *_: None, None, 0)
     records = [batch(offset, key=(7, 5)) for offset in (0, 1)]
     marker = batch(2, 1, (7, 5), "abort")
     for one in [[*records, marker], []] if marker_first else [records[:1], records[1:]]:
@@ -115,7 +115,7 @@ def test_a_visible_record_of_an_aborted_transaction_is_told_once_at_the_logs_fir
 
 
 def test_a_record_before_a_transaction_is_none_of_it_and_the_next_one_is_its_first(log: Log) -> None:
-    stream = Stream(log.raw, lambda *_: None, None)
+    stream = Stream(log.raw, lambda *_: None, None, 0)
     stream.batches([batch(0, key=(-1, -1))])
     stream.batches([batch(1, 2, (7, 5))])
     shown = [(stream.upto, stream.key)]
@@ -128,7 +128,7 @@ def test_a_record_before_a_transaction_is_none_of_it_and_the_next_one_is_its_fir
 
 def test_records_that_no_transaction_wrote_are_torn_once_a_batch(log: Log) -> None:
     """Before, amid and behind a transaction's; not where the raw log is not known."""
-    stream = Stream(log.raw, lambda *_: None, None)
+    stream = Stream(log.raw, lambda *_: None, None, 0)
     stream.batches([batch(0, 2, (-1, -1)), batch(2), batch(3, 2, (-1, -1)), batch(5), batch(6, marker="commit")])
     stream.batches([batch(7, 1, (-1, -1))])
     keys = []
@@ -164,7 +164,7 @@ def test_a_log_with_holes_was_compacted(first: int, batches: list[Any], compacte
 
 
 def test_records_of_a_transaction_without_an_end_count_as_aborted_for_readers(log: Log) -> None:
-    stream = Stream(log.raw, lambda *_: None, Layout(0))
+    stream = Stream(log.raw, lambda *_: None, Layout(0), 0)
     for first, producer, marker in ((1, 7, "commit"), (4, 8, "abort"), (7, 9, None), (9, 6, None)):
         stream.batches([batch(first, 2, (producer, 5))])
         if marker is not None:
