@@ -67,7 +67,11 @@ APART = f"{UPSTREAM}, {SAME_BYTES}, at in/0/1 and in/0/3; {BOTH}"
         ([], None, ""),
         ([NAMED], None, "there is nothing to hold one record against"),
         ([TWICE], "delivered-twice", f"in/0/1 was delivered more than once: {WRITER}"),
-        ([TWICE] * 2, "delivered-twice", f"in/0/1 and 1 more were delivered more than once: {WRITER}"),
+        (
+            [TWICE, history(2, ONE, copy(), copy(offset=1))],
+            "delivered-twice",
+            f"in/0/1 and 1 more were delivered more than once: {WRITER}",
+        ),
         ([TWICE] * 3, "delivered-twice", f"in/0/1 and 2 more were delivered more than once: {WRITER}"),
     ],
 )
