@@ -14,7 +14,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError
 from brew.kafka.clients import admin, is_cut_off
-from brew.kafka.cluster_admin import with_leader
+from brew.kafka.cluster_admin import leaderless
 from brew.kafka.offsets import log_offsets
 from brew.observability.health import Bounds
 from brew.observability.recorder import Recorder, Subject
@@ -115,8 +115,9 @@ def _poll_end_offsets(connection: Connection, recorder: Recorder, stop: threadin
         topic_partitions = recorder.topic_partitions()
         for topic in sorted({topic for topic, _ in topic_partitions}):
             try:
-                deadline, ours = Deadline(_ASK_S), [p for t, p in topic_partitions if t == topic]
-                logs = log_offsets(client, topic, with_leader(client, topic, ours, deadline), deadline)
+                deadline, ours = Deadline(_ASK_S), {p for t, p in topic_partitions if t == topic}
+                readable = ours.difference(leaderless(client, topic, deadline)) or ours
+                logs = log_offsets(client, topic, readable, deadline)
             except BrewError as error:
                 recorder.unanswered(str(error), refresh=False)
                 if is_cut_off(client, connection, topic):

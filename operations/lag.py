@@ -73,8 +73,7 @@ class Observer:
         topic = topics.describe_one(self._admin, self._topic, deadline)
         if topic.topic_id != self._topic_id:  # a recreated topic has other records at the same positions
             self._topic_id, self._first = topic.topic_id, {}
-        leaders = cluster_admin.leaders(self._admin, self._topic, deadline)
-        self.leaderless = sorted(p for p, leader in leaders.items() if leader < 0)
+        self.leaderless = cluster_admin.leaderless(self._admin, self._topic, deadline)
         led = [p for p in range(topic.partitions) if p not in self.leaderless]
         positions = committed(self._reader, self._topic, led, deadline)
         logs = log_offsets(self._admin, self._topic, led, deadline)
@@ -91,7 +90,7 @@ class Observer:
 
     def _note(self, error: BrewError | None) -> None:
         """Set ``unavailable`` to the partitions without a leader, and this error."""
-        problems = [no_leader(self._topic, self.leaderless), str(error or "")]
+        problems = [cluster_admin.no_leader(self._topic, self.leaderless), str(error or "")]
         self.unavailable = "; ".join(filter(None, problems)) or None
 
     def _deep(
@@ -177,12 +176,6 @@ class Observer:
 
     def __exit__(self, *_error: object) -> None:
         self.close()
-
-
-def no_leader(topic: str, partitions: Sequence[int]) -> str:
-    """Return what to say of partitions without a leader; empty if there are none."""
-    places = ", ".join(f"{topic}[{p}]" for p in partitions)
-    return f"no leader for {places}; start a broker that holds them" if places else ""
 
 
 def _plain(partition: int, log: LogOffsets, position: Committed | None) -> PartitionSnapshot:

@@ -25,7 +25,6 @@ from brew.preflight import checks, enforce
 from brew.range_transaction import Targets
 from brew.settings import PipelineSettings
 
-_SLACK_BYTES, _MAX_INT = 65_536, 2**31 - 1
 _STABLE_S = 2.0
 
 
@@ -56,7 +55,8 @@ class OffsetsClient:
 
     def with_leader(self, source: Topic, deadline: Deadline) -> list[int]:
         """Return the partitions that have a leader, or all if none has."""
-        return cluster_admin.with_leader(self.admin, source.name, range(source.partitions), deadline)
+        leaderless = cluster_admin.leaderless(self.admin, source.name, deadline)
+        return [p for p in range(source.partitions) if p not in leaderless] or list(range(source.partitions))
 
     def described(self, names: list[str], deadline: Deadline) -> dict[str, Topic]:
         """Return those of these topics that exist."""
@@ -69,9 +69,7 @@ class OffsetsClient:
         with mapped("survey"):
             existing = topics.describe(self.admin, names, deadline)
             if len(existing) < len(names):
-                # Enrichment and headers make records larger than their source.
-                limit = min(_MAX_INT, topics.max_message_bytes(self.admin, source.name, deadline) + _SLACK_BYTES)
-                config = {topics.MAX_MESSAGE_BYTES: str(limit)}
+                config = cluster_admin.roomier_limit(self.admin, source.name, deadline)
                 missing = [TopicSpec(name, source.partitions, config) for name in names if name not in existing]
                 topics.create(self.admin, missing, deadline)
                 existing = topics.describe_all(self.admin, names, deadline)
@@ -269,8 +267,8 @@ class PartitionSurvey:
         lasting = [p for p in leaderless if p in self._leaderless]  # twice in a row: an election takes a moment
         self._shared.progress.leaderless(lasting)
         if lasting and lasting != self._noted_leaderless:
-            places = ", ".join(f"{source.name}[{p}]" for p in lasting)
-            self._shared.view.note(f"no leader for {places}; start a broker that holds them, the run goes on meanwhile")
+            problem = cluster_admin.no_leader(source.name, lasting)
+            self._shared.view.note(f"{problem}; the run goes on in the others")
         self._leaderless, self._noted_leaderless = leaderless, lasting
         return [p for p in picked if p in led]
 

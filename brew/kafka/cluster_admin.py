@@ -29,12 +29,14 @@ from brew.acl import Kind, Right
 from brew.connection import Connection, Secret
 from brew.deadline import Deadline, retry_until
 from brew.errors import KafkaFailure, Refused, Retriable
+from brew.kafka import topics
 from brew.kafka.clients import attempt_s, mapped, mapped_query
 
 TRANSACTIONS = "__transaction_state"
 OFFSETS = "__consumer_offsets"
 
 _INT_BITS, _JAVA_HASH_FACTOR = 32, 31
+_ROOM_BYTES, _MOST_BYTES = 65_536, 2**31 - 1
 
 
 def coordinator_partition(name: str, partitions: int) -> int:
@@ -52,10 +54,21 @@ def leaders(client: AdminClient, topic: str, deadline: Deadline) -> dict[int, in
     return {p: leader for p, (leader, _in_sync, _all) in _replicas(client, topic, deadline).items()}
 
 
-def with_leader(client: AdminClient, topic: str, partitions: Iterable[int], deadline: Deadline) -> list[int]:
-    """Return the partitions that have a leader, or all if none has: one without makes a query of all offsets fail."""
-    asked, leader_by_partition = list(partitions), leaders(client, topic, deadline)
-    return [p for p in asked if leader_by_partition.get(p, -1) >= 0] or asked
+def leaderless(client: AdminClient, topic: str, deadline: Deadline) -> list[int]:
+    """Return the partitions without a leader; a query of offsets fails as a whole if it includes one of them."""
+    return sorted(p for p, leader in leaders(client, topic, deadline).items() if leader < 0)
+
+
+def no_leader(topic: str, partitions: Iterable[int]) -> str:
+    """Return a sentence on partitions without a leader; empty if there are none."""
+    places = ", ".join(f"{topic}[{p}]" for p in partitions)
+    return f"no leader for {places}; start a broker that holds them" if places else ""
+
+
+def roomier_limit(client: AdminClient, topic: str, deadline: Deadline) -> dict[str, str]:
+    """Return the setting of a topic whose records are made from those of ``topic``, and are larger by their headers."""
+    limit = topics.max_message_bytes(client, topic, deadline) + _ROOM_BYTES
+    return {topics.MAX_MESSAGE_BYTES: str(min(limit, _MOST_BYTES))}
 
 
 def coordinator(client: AdminClient, log: str, name: str, deadline: Deadline) -> int:
@@ -241,9 +254,9 @@ def reassign(connection: Connection, topic: str, replicas: Mapping[int, list[int
     wanted = {AdminPartition(topic, p): brokers for p, brokers in replicas.items()}
     requested = [protocol.ElectLeadersRequest.TopicPartitions(topic=topic, partitions=list(replicas))]
     with kafka_python_admin(connection, deadline) as client:
-        topics = client._process_alter_partition_reassignments_input(wanted)  # noqa: SLF001 - its own call has no deadline
+        changes = client._process_alter_partition_reassignments_input(wanted)  # noqa: SLF001 - its own call has no deadline
         timeout = {"timeout_ms": int(deadline.remaining_s() * 1000)}
-        request = protocol.AlterPartitionReassignmentsRequest(topics=topics, **timeout)
+        request = protocol.AlterPartitionReassignmentsRequest(topics=changes, **timeout)
         _send_to_controller(client, deadline, "reassign", request)
         timeout = {"timeout_ms": int(deadline.remaining_s() * 1000)}
         request = protocol.ElectLeadersRequest(election_type=_PREFERRED, topic_partitions=requested, **timeout)

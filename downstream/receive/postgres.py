@@ -73,7 +73,13 @@ INSERT INTO processed_messages (message_id, consumer_group)
 SELECT id, %s FROM unnest(%s::text[]) AS id ORDER BY id
 ON CONFLICT DO NOTHING RETURNING message_id
 """
-_RENEW = "UPDATE processed_messages SET processed_at = now() WHERE consumer_group = %s AND message_id = ANY(%s)"
+# In the order of ids, as claims are made, so that two receivers can't wait for each other.
+_RENEW = """
+UPDATE processed_messages AS claim SET processed_at = now()
+FROM (SELECT message_id FROM processed_messages
+      WHERE consumer_group = %s AND message_id = ANY(%s) ORDER BY message_id FOR UPDATE) AS known
+WHERE claim.consumer_group = %s AND claim.message_id = known.message_id
+"""
 # No unique index on effects: the claim guarantees that each exists once, and the check confirms it.
 _EFFECT = """
 WITH effect AS (
@@ -347,10 +353,11 @@ class PostgresReceiver(Receiver):
         return len(fresh)
 
     def _fresh(self, connection: Connection, messages: Sequence[Message]) -> list[Message]:
-        ids = [message.message_id for message in messages]
-        new = {row[0] for row in connection.execute(_CLAIM, [self.settings.group, ids])}
-        if len(new) < len(ids):  # the topic may keep this record longer than the one that was claimed
-            connection.execute(_RENEW, [self.settings.group, ids])
+        ids, group = [message.message_id for message in messages], self.settings.group
+        new = {row[0] for row in connection.execute(_CLAIM, [group, ids])}
+        if known := [message_id for message_id in ids if message_id not in new]:
+            # The topic may keep this record longer than the one that was claimed.
+            connection.execute(_RENEW, [group, known, group])
         return [message for message in messages if message.message_id in new]
 
     def _effect(self, connection: Connection, fresh: Sequence[Message]) -> None:

@@ -18,6 +18,7 @@ from brew.deadline import Deadline
 from brew.errors import BrewError, UsageError
 from brew.kafka import topics
 from brew.kafka.clients import KafkaError, KafkaException, admin, mapped, producer, reach
+from brew.kafka.cluster_admin import roomier_limit
 from brew.kafka.log_reader import LogRecord
 from brew.kafka.transaction import MESSAGE_MAX_BYTES
 from brew.names import ExitCode, checked_topic, quantity
@@ -220,7 +221,6 @@ def _make_dead_letter_topic(connection: Connection, topic: str, dead_letter: str
     reach(connection, Deadline(_REACH_S))
     client, deadline = admin(connection), Deadline(_ASK_S)
     source = topics.describe_one(client, topic, deadline)
-    limit = min(topics.max_message_bytes(client, topic, deadline) + 65_536, 2**31 - 1)  # the largest that Kafka takes
-    wanted = topics.TopicSpec(dead_letter, source.partitions, {topics.MAX_MESSAGE_BYTES: str(limit)})
+    wanted = topics.TopicSpec(dead_letter, source.partitions, roomier_limit(client, topic, deadline))
     topics.create(client, [wanted], deadline)
     topics.describe_all(client, [dead_letter], deadline)

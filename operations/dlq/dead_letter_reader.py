@@ -170,7 +170,10 @@ def printable_content(content: bytes | None) -> dict[str, str] | None:
 
 
 _READ_TO_END_S = 10.0
-_OPEN = "a transaction is open"
+
+
+class _OpenTransaction(Retriable):
+    """A transaction is open on the replay log."""
 
 
 def replay_log_key(topic_id: str, offset: int) -> bytes:
@@ -215,13 +218,13 @@ class ReplayLog:
         def ask() -> tuple[int, int]:
             log = log_offsets(client, self.topic, [self.partition], deadline)[self.partition]
             if log.last_stable < log.end:
-                raise Retriable(f"{_OPEN} at offset {log.last_stable}")
+                raise _OpenTransaction(f"a transaction is open at offset {log.last_stable}")
             return log.first, log.end
 
         try:
             first, end = retry_until(ask, "marks", deadline.part(_READ_TO_END_S))
         except DeadlineExceeded as error:
-            if _OPEN not in str(error):  # the brokers did not answer
+            if not isinstance(error.__cause__, _OpenTransaction):  # the brokers did not answer
                 raise
             raise Refused(
                 f"{self.topic}[{self.partition}] has an open transaction of another group: another replay runs with a "

@@ -224,6 +224,10 @@ class OrderSearch:
             read += len(batch)
             self._report(topic, read, total)
 
+    def _of_call(self, topic: str, record: LogRecord) -> bool:
+        """Return whether it is a dead letter of `brew call`: it is about an output, whose source headers it carries."""
+        return topic == self.order_topics.dead_letter and DeadLetter.of(record).output is not None
+
     def _search(
         self, sources: Mapping[SourcePosition, LogRecord | None], since_ms: int | None, *, keyed: bool
     ) -> list[tuple[SourcePosition, str, LogRecord]]:
@@ -234,9 +238,7 @@ class OrderSearch:
             for record in self._records(topic, since_ms):
                 if not keyed or record.key() in keys:
                     source = _source(record)
-                    # A dead letter of `brew call` is about an output, whose source headers it carries.
-                    of_call = topic == self.order_topics.dead_letter and DeadLetter.of(record).output is not None
-                    if source is not None and source in sources and not of_call:
+                    if source is not None and source in sources and not self._of_call(topic, record):
                         matches.append((source, topic, record))
         return matches
 

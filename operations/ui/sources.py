@@ -27,7 +27,7 @@ from brew.observability.local import announced_urls
 from brew.observability.status import Status, from_json
 from brew.offsets import LogOffsets
 from brew.settings import PipelineSettings
-from operations.lag import Observer, no_leader
+from operations.lag import Observer
 from operations.ui.model import InputSnapshot, OutputTail, Proof
 from operations.xray.model import Run, RunBuilder, Strip
 
@@ -168,8 +168,7 @@ class OutputTailSource:
             return OutputTail(self.topic, {}, missing=True)
         if known.topic_id != self._topic_id:  # a recreated topic may have as many records
             self._topic_id, self._strips = known.topic_id, {}
-        leaders = cluster_admin.leaders(self._admin, self.topic, deadline)
-        leaderless = sorted(p for p, leader in leaders.items() if leader < 0)
+        leaderless = cluster_admin.leaderless(self._admin, self.topic, deadline)
         led = [p for p in range(known.partitions) if p not in leaderless]
         logs = log_offsets(self._admin, self.topic, led, deadline)
         changed = [p for p, log in logs.items() if p not in self._strips or self._strips[p].log != log]
@@ -180,8 +179,9 @@ class OutputTailSource:
                 self._again(ends, wanted, logs)
         self._strips = {p: strip for p, strip in self._strips.items() if p in logs}
         unread = known.partitions - len(self._strips)
-        unavailable = (no_leader(self.topic, leaderless),) if leaderless else ()
-        return OutputTail(self.topic, dict(self._strips), False, (), known.topic_id, unavailable, unread)
+        unavailable = (cluster_admin.no_leader(self.topic, leaderless),) if leaderless else ()
+        strips, topic_id = dict(self._strips), known.topic_id
+        return OutputTail(self.topic, strips, topic_id=topic_id, unavailable=unavailable, unread=unread)
 
     def _again(self, ends: BatchFetcher, wanted: dict[int, tuple[int, int]], logs: dict[int, LogOffsets]) -> None:
         read, back = 0, _MOST_BACK

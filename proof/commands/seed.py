@@ -24,15 +24,14 @@ from brew.deadline import Deadline
 from brew.errors import UsageError
 from brew.kafka import topics as kafka_topics
 from brew.kafka.clients import admin
-from brew.kafka.topics import MAX_MESSAGE_BYTES, TopicSpec
+from brew.kafka.cluster_admin import roomier_limit
+from brew.kafka.topics import TopicSpec
 from brew.names import quantity
 from brew.orders import COMPACT, profile
 from proof import seed as seeder
 from proof.commands import connected, json_option, print_result, topic_option, topic_options
 from proof.seed import Seeding, Writer
 
-# Outputs are longer than inputs: two more fields and three more headers.
-ROOM_BYTES, _MOST_BYTES = 65_536, 2**31 - 1
 _ANY = -1  # partition by the key's murmur2 hash, as Java producers do
 _KEPT_MS, _CHUNK = 24 * 3600 * 1000, 10_000
 _NATURAL, _COUNT, _PARTITIONS = click.IntRange(0), click.IntRange(0, 100_000_000), click.IntRange(1, 10_000)
@@ -59,8 +58,7 @@ def create_topics(
     client, source = admin(connection), named["input"]
     made = kafka_topics.create(client, [TopicSpec(source, partitions, {})], deadline)
     kafka_topics.describe_all(client, [source], deadline)
-    room_bytes = min(kafka_topics.max_message_bytes(client, source, deadline) + ROOM_BYTES, _MOST_BYTES)
-    room = {MAX_MESSAGE_BYTES: str(room_bytes)}
+    room = roomier_limit(client, source, deadline)
     others = [
         TopicSpec(named["output"], partitions, room),
         TopicSpec(named["dead_letter"], partitions, room),

@@ -11,16 +11,7 @@ from functools import partial
 
 from brew.names import CrashPoint, quantity
 from proof.findings import Verdict
-from proof.report.results import (
-    CLAIMS_RACES,
-    STORE_KILLS,
-    TITLES,
-    UNKNOWN,
-    Provenance,
-    Result,
-    Standing,
-    worst,
-)
+from proof.report.results import CLAIMS_RACES, STORE_KILLS, TITLES, UNKNOWN, Provenance, Result, Standing, worst
 
 _KILL = "SIGKILL"
 _STORES = ("ledger", "postgres", "redis-script", "redis")

@@ -155,7 +155,7 @@ def test_a_client_that_lost_the_brokers_is_replaced_and_the_program_is_ready_aga
 
     monkeypatch.setattr(observed, "admin", lambda _connection: next(clients))
     monkeypatch.setattr(observed, "is_cut_off", lambda client, *_: client == "lost")
-    monkeypatch.setattr(observed, "with_leader", lambda _client, _topic, partitions, _deadline: partitions)
+    monkeypatch.setattr(observed, "leaderless", lambda _client, _topic, _deadline: [])
     monkeypatch.setattr(observed, "log_offsets", log_offsets)
     ready, turns = list[bool](), 2
 

@@ -21,6 +21,8 @@ from brew.driver.partitions import OffsetsClient, PartitionSurvey, check_members
 from brew.driver.run_context import Interval
 from brew.driver.work_planner import WorkPlanner
 from brew.errors import DeadlineExceeded, Fenced, Refused, Retriable
+from brew.kafka import topics
+from brew.kafka.cluster_admin import roomier_limit
 from brew.kafka.topics import Topic
 from brew.kafka.transaction import TransactionSettings
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
@@ -187,7 +189,7 @@ def test_a_following_run_goes_on_beside_a_partition_without_a_leader(run: Run, m
     run.shared.goals, run.cluster.leaderless = None, ()
     assert (sorted(run.look()), run.all_of_them) == ([0, 1], True)
     assert reported == [[], [1], [1], []], "once may be an election"
-    assert run.view.notes == ["no leader for in[1]; start a broker that holds them, the run goes on meanwhile"]
+    assert run.view.notes == ["no leader for in[1]; start a broker that holds them; the run goes on in the others"]
 
 
 ENDS = {
@@ -632,15 +634,15 @@ def test_a_pending_transaction_blocks_no_survey(brokers: Brokers) -> None:
     assert brokers.facts({0: 7}) == {0: None, 1: 9}, "a position that is gone is told as gone, whatever was known"
 
 
-def test_outputs_of_an_input_with_the_highest_limit_have_the_same(
-    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("limit", "expected"), [(1_048_588, 1_114_124), (2**31 - 65_537, 2**31 - 1), (2**31 - 1, 2**31 - 1)]
+)
+def test_outputs_have_room_for_headers_up_to_the_highest_limit(
+    monkeypatch: pytest.MonkeyPatch, limit: int, expected: int
 ) -> None:
     """A higher one is no number for brokers, and they refused to create the topics."""
-    topics = Mock(MAX_MESSAGE_BYTES="max.message.bytes", **{"describe.return_value": {}})
-    topics.max_message_bytes.return_value = 2**31 - 1
-    monkeypatch.setattr(partitions, "topics", topics)
-    brokers.surveyor.output_topics(SOURCE, Deadline(5))
-    assert {spec.config["max.message.bytes"] for spec in topics.create.call_args.args[1]} == {str(2**31 - 1)}
+    monkeypatch.setattr(topics, "max_message_bytes", lambda *_: limit)
+    assert roomier_limit(Mock(), "in", Deadline(5)) == {"max.message.bytes": str(expected)}
 
 
 def test_a_surveyor_closes_the_clients_that_it_has_by_then(brokers: Brokers) -> None:
