@@ -61,6 +61,7 @@ CREATE TABLE IF NOT EXISTS outbox (
     refused text
 );
 CREATE INDEX IF NOT EXISTS outbox_open ON outbox (consumer_group, due_at) WHERE sent_at IS NULL AND refused IS NULL;
+CREATE INDEX IF NOT EXISTS outbox_sent ON outbox (consumer_group, sent_at) WHERE sent_at IS NOT NULL;
 """
 _TOPIC_ID = """
 INSERT INTO receiver_topics AS known VALUES (%s, %s, %s) ON CONFLICT (consumer_group, topic) DO UPDATE

@@ -23,7 +23,7 @@ from brew.kafka.clients import consumer
 from brew.names import READ_COMMITTED
 from downstream.consume.handler import HandlerContext
 from downstream.receive.command import DemoServer
-from downstream.receive.postgres import CallSettings, ClaimRetention, Deliverer, PostgresReceiver
+from downstream.receive.postgres import _OLD, CallSettings, ClaimRetention, Deliverer, PostgresReceiver
 from downstream.receive.receiver import Message
 from sandbox.store import Postgres
 
@@ -216,6 +216,16 @@ def _age(stage: ReceiveStage) -> None:
     with psycopg.connect(stage.url, options=f"-c search_path={stage.schema}") as connection:
         connection.execute("UPDATE processed_messages SET processed_at = now() - interval '2 hours'")
         connection.execute("UPDATE outbox SET sent_at = now() - interval '2 hours'")
+
+
+@pytest.mark.parametrize("table", _OLD)
+def test_clean_up_finds_old_rows_by_an_index(stage: ReceiveStage, table: str) -> None:
+    """A table of all messages of a fortnight must not be read as a whole every minute."""
+    stage.receive(stage.in_postgres(outbox=True))
+    with psycopg.connect(stage.url, options=f"-c search_path={stage.schema} -c enable_seqscan=off") as connection:
+        old = f"SELECT ctid FROM {table} WHERE consumer_group = %s AND {_OLD[table]}"
+        plan = connection.execute(f"EXPLAIN {old}", [stage.group, 3600.0]).fetchall()
+    assert "Seq Scan" not in str(plan)
 
 
 def test_claims_that_would_not_outlive_their_records_are_refused(stage: ReceiveStage) -> None:
