@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from brew.claims.heartbeater import DENIED_S, Denials
-from brew.deadline import Deadline
+from brew.deadline import Deadline, retry_until
 from brew.driver.missing_offsets import IdleOffsets
-from brew.errors import DeadlineExceeded, Fenced, KafkaFailure, Refused
+from brew.errors import DeadlineExceeded, Fenced, KafkaFailure, Refused, Retriable
 from brew.fault_injection import KillAt
-from brew.kafka.clients import AdminClient, admin, consumer, is_cut_off, reach
+from brew.kafka.clients import AdminClient, KafkaError, KafkaException, admin, consumer, is_cut_off, reach
 from brew.kafka.cluster import broker_watch
 from brew.kafka.log_reader import LogRecord, RangeReader, scan
 from brew.kafka.offsets import committed, log_offsets
@@ -146,10 +146,8 @@ class Run:
 
     def _require_own_results(self, topics: Topics) -> None:
         """Refuse another group's results in the output of a group that has added nothing: they would be mixed."""
-        settings, partitions, deadline = self._settings, range(topics.output.partitions), Deadline(_ASK_S)
-        changelog, output = (
-            log_offsets(self._admin, topic.name, partitions, deadline) for topic in (topics.changelog, topics.output)
-        )
+        settings, deadline = self._settings, Deadline(_ASK_S)
+        changelog, output = (_ends(self._admin, topic, deadline) for topic in (topics.changelog, topics.output))
         if any(log.end for log in changelog.values()):
             return  # it has counted before: its own results, or the later checks tell
         visible = {p: (log.first, log.last_stable) for p, log in output.items()}
@@ -328,3 +326,18 @@ class Run:
                 "correct it, then run again: it continues at the group's offsets"
             )
         self._stop.wait(_PAUSE_S)
+
+
+def _ends(client: AdminClient, topic: Topic, deadline: Deadline) -> dict[int, LogOffsets]:
+    """Return the offsets of a topic that may have been created just now: some brokers learn of it a moment later."""
+
+    def ask() -> dict[int, LogOffsets]:
+        try:
+            return log_offsets(client, topic.name, range(topic.partitions), deadline)
+        except KafkaFailure as error:
+            cause = error.__cause__
+            if isinstance(cause, KafkaException) and cause.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise Retriable(str(error)) from error
+            raise
+
+    return retry_until(ask, f"offsets of {topic.name}", deadline)

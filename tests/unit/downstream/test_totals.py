@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -15,6 +16,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from harness.fakes import Broker, FakeTransaction
 from harness.records import FakeRecord as Record
 from hypothesis import given, settings
@@ -31,11 +33,12 @@ from downstream.totals import run as running
 from downstream.totals.run import Run
 from downstream.totals.stages import BY_KEY, Aggregate, AttemptResult, Output, Source, Split, add, advance
 from downstream.totals.state_store import CHECKPOINT_KEY, MemoryStore, RocksStore, Store, StoreCheckpoint
-from downstream.totals.topics import Position, TotalsSettings, position
+from downstream.totals.topics import Position, Topics, TotalsSettings, position
 from downstream.totals.total import UNREADABLE, Total, deltas, of_order
 
 NOWHERE: Any = "a client"
 SETTINGS = TotalsSettings(Connection("nowhere"), "g", "in", "out")
+EMPTY = SimpleNamespace(offset=0)
 
 amounts = st.one_of(
     st.integers(-(10**20), 10**20).map(str),
@@ -647,6 +650,24 @@ def test_the_end_is_asked_of_brokers_with_each_transaction(store: MemoryStore, m
         assert store.checkpoint == StoreCheckpoint(start + 1, end, 1)
     for client, topic, partitions, deadline in calls:
         assert (client, topic, partitions, deadline.budget_s) == (NOWHERE, "g.changelog", [0], 30.0)
+
+
+def test_a_broker_that_does_not_know_a_new_topic_yet_is_asked_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The very first start ended with "Unknown topic or partition", on several brokers under load."""
+    refusals = [KafkaError.UNKNOWN_TOPIC_OR_PART]
+
+    def list_offsets(asked: Iterable[Any], **_options: Any) -> dict[Any, Any]:
+        answer = Future[Any]()
+        answer.set_exception(KafkaException(KafkaError(refusals.pop()))) if refusals else answer.set_result(EMPTY)
+        return dict.fromkeys(asked, answer)
+
+    monkeypatch.setattr(running, "scan", lambda *_args, **_more: iter(()))
+    new = Topics(*(Topic(name, "id", 2, 1) for name in ("in", "g.deltas", "g.changelog", "out")))
+    run._admin = Mock(list_offsets=list_offsets)
+    run._require_own_results(new)
+    refusals.append(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(Fatal, match=r"offsets of g\.changelog: .*TOPIC_AUTHORIZATION_FAILED"):
+        run._require_own_results(new)
 
 
 @pytest.mark.parametrize("restarted", [False, True])
