@@ -83,7 +83,7 @@ class GiveUpPolicy:
         denied_s = min(self._denials.failed(detail, now), now - self._last_progress)
         _check_patience("no progress", denied_s, self._denied_s, problem, detail)
         self.failures += 1
-        max_pause = min(_MAX_BACKOFF_S, _BACKOFF_S * 2**self.failures)
+        max_pause = min(_MAX_BACKOFF_S, _BACKOFF_S * 2 ** min(self.failures, 10))  # a float has no 2**1024
         return random.uniform(max_pause / 4, max_pause)  # noqa: S311 - a pause, not a secret
 
     def check_denial(self, outcome: Outcome) -> None:

@@ -173,6 +173,12 @@ def test_a_no_after_an_outage_is_waited_for_as_long_as_any_other(clock: Clock) -
         patience.failed("partition 0", DENIED)
 
 
+def test_an_outage_of_hours_is_waited_for_while_patience_lasts(clock: Clock) -> None:
+    """The 1,024th failure in a row ended the run by an OverflowError: its pause was no float any more."""
+    policy = clock.policy(patience_s=86_400.0)
+    assert max(policy.failed("survey", "no broker answered") for _ in range(2000)) <= 5.0
+
+
 @pytest.mark.parametrize(
     ("name", "setting"),
     [
