@@ -258,10 +258,9 @@ class LeaseCoordinator:
             if outcome.status in GOOD:
                 self._workers.worked(session.slot)
             self._outcome(outcome)
+            self._planner.check_rejections(outcome)
         if "released" in message:
             self._released(message["released"])
-        if outcome is not None:
-            self._planner.check_rejections(outcome)
 
     def _connected(self, session: WorkerSession) -> None:
         if (older := self._assignments.sessions.get(session.slot)) is not None:

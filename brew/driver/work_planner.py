@@ -66,8 +66,6 @@ class WorkPlanner:
         self._give_up.succeeded()
         if self._shared.goals is not None:
             self._give_up.blocked(plan.blocked, plan.owned_by_others)
-        elif not plan.blocked:
-            self._give_up.progressed()
 
     def reconcile(self, outcomes: Sequence[Outcome]) -> float:
         """
