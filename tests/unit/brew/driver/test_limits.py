@@ -212,6 +212,7 @@ def test_a_partition_that_is_denied_ends_the_run_however_well_the_others_go(cloc
         policy.progressed()
         policy.check_denial(outcome(10, 0))
         policy.check_denial(denied)
+        policy.failed("partition 1", DENIED)  # the others' commits are progress of the run
 
     deny(seconds=0.0)
     deny(seconds=10.0)

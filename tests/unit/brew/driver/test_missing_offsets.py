@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +25,7 @@ SETTINGS = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "g")
 RESTORE = replace(SETTINGS, on_missing_position=OnMissingPosition.RESTORE)
 START_OVER = replace(SETTINGS, on_missing_position=OnMissingPosition.START_OVER)
 TARGETS = {name: Topic(name, name, 2, 1) for name in ("out", "dead")}
-_CREATE_TIME = 1
+_CREATE_TIME, _LOG_APPEND_TIME = 1, 2
 
 
 def record(offset: int, partition: int = 0, topic: str = "in", key: bytes = b"k") -> Any:
@@ -255,6 +256,22 @@ def test_nothing_is_restored_from_an_output_of_another_input_of_that_name(
     else:
         assert resolve(RESTORE, *facts) == set()
         assert [brokers.positions[p].offset for p in (0, 1)] == [4, 10]
+
+
+@pytest.mark.parametrize(
+    ("kind", "milliseconds", "refused"),
+    [(_CREATE_TIME, 9, False), (_CREATE_TIME, 10, True), (_LOG_APPEND_TIME, 10, False)],
+    ids=["the same record", "another one", "the output's broker set it"],
+)
+def test_a_recreated_input_without_keys_is_known_by_its_timestamps(
+    brokers: Brokers, kind: int, milliseconds: int, refused: bool
+) -> None:
+    last = record(9)
+    last.timestamp = lambda: (kind, milliseconds)
+    brokers.output = {"out": [[last]]}
+    with pytest.raises(Refused, match="topic-recreated") if refused else nullcontext():
+        resolve(RESTORE, fact())
+    assert (0 in brokers.positions) is not refused
 
 
 def test_a_function_that_changes_keys_is_told_where_to_set_the_positions(brokers: Brokers) -> None:

@@ -110,13 +110,15 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     return Run(monkeypatch)
 
 
-def test_an_output_that_grows_after_the_input_keeps_partitions_again(run: Run) -> None:
+def test_an_output_that_grows_after_the_input_keeps_partitions_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its number of partitions was read with the input's only, and the records of new ones went by key for good."""
+    monkeypatch.setattr(run.shared.ownership, "set_partitions", claimed := Mock())
     run.cluster.committed |= {2: Committed(10, "")}
     run.cluster.logs[2] = LogOffsets(0, 10, 10)
     assert run.survey.targets(run.look()[2]).output_partition == -1
     run.cluster.outputs = 3
     assert run.survey.targets(run.look()[2]).output_partition == 2
+    claimed.assert_called_once_with(range(3))  # or no driver that shares them would ever own the new one
 
 
 def test_records_of_an_output_that_was_recreated_with_fewer_partitions_go_by_key(
@@ -239,6 +241,16 @@ def test_who_may_begin_is_asked_about_again_only_when_somebody_else_had_it_meanw
     run.survey.owned = {1}
     run.look()
     run.survey.owned, run.cluster.output[0] = {0, 1}, 10
+    with pytest.raises(Refused, match="offsets-vanished"):
+        run.look()
+
+
+def test_a_permission_that_was_not_used_ends_with_a_position(run: Run) -> None:
+    """Another run committed meanwhile, and its offset vanished: its records would be written again."""
+    assert run.look()[0].committed is None
+    run.cluster.committed[0], run.cluster.output[0] = Committed(10, ""), 10
+    run.look()
+    run.cluster.committed[0] = None
     with pytest.raises(Refused, match="offsets-vanished"):
         run.look()
 
@@ -623,6 +635,19 @@ def test_clients_that_tell_the_past_are_left_and_new_ones_kept(brokers: Brokers,
     assert [client.closed for client in brokers.clients] == [True, True, False, False]
     assert brokers.facts({}) == {0: 7, 1: 9}
     assert brokers.requests[-2] == (READ_UNCOMMITTED, 2, [0, 1])
+
+
+@pytest.mark.parametrize("lost", [None, "admin", 0, 1])
+def test_one_client_that_lost_the_brokers_is_replaced_with_all_others(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, lost: str | int | None
+) -> None:
+    """It would stay lost, and each survey would fail until --patience ends the run."""
+    monkeypatch.setattr(partitions, "is_cut_off", lambda one, *_: lost == getattr(one, "number", one))
+    monkeypatch.setattr(partitions, "admin", lambda _connection: "a new admin")
+    brokers.surveyor.replace_if_cut_off()
+    replaced = lost is not None
+    assert brokers.surveyor.admin == ("a new admin" if replaced else "admin")
+    assert [client.closed for client in brokers.clients] == ([True, True, False, False] if replaced else [False] * 2)
 
 
 def test_a_pending_transaction_blocks_no_survey(brokers: Brokers) -> None:
