@@ -15,7 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError
-from harness.claims import GROUP, MemoryLog, Shared
+from harness.claims import GROUP, MemoryLog, Shared, claim
 from harness.fakes import log_record
 from harness.programs import until
 from rich.console import Console
@@ -411,13 +411,27 @@ def test_a_missing_right_on_the_claims_topic_is_named_at_once(caplog: pytest.Log
     assert "User:ANONYMOUS lacks Write on topic my.claims: `kafka-acls --add" in warning
 
 
-def test_what_is_left_is_released_at_the_position_that_was_told_last(shared: Shared) -> None:
+def test_what_is_left_is_released_at_the_position_that_was_told_last(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryLog, "close", closed := Mock())
     with started_heartbeater(shared) as heartbeater:
         held = heartbeater.held()
         heartbeater.progress({0: replace(held[0], position=70)})
         heartbeater.progress({1: replace(held[1], position=71), 0: replace(held[0], position=75)})
     assert released_positions(shared) == {0: (None, 75), 1: (None, 71)}
-    assert heartbeater.held() == {}
+    assert (heartbeater.held(), closed.call_count) == ({}, 1)
+
+
+@pytest.mark.parametrize("why", ["down", "denied"])
+def test_messages_whose_claim_is_not_in_the_log_are_not_claimed(shared: Shared, why: str) -> None:
+    """Nor is a failed claim an error of the work, which goes on when the log answers again."""
+    with started_heartbeater(shared) as heartbeater:
+        held = heartbeater.held()[0]
+        for failing in (True, False):
+            setattr(shared, why, failing)
+            assert heartbeater.claim_messages(0, held, 120) is not failing
+        assert heartbeater.held()[0].position == 120
 
 
 def test_who_leaves_while_a_call_waits_for_a_broker_does_not_wait_for_it(
@@ -475,6 +489,7 @@ def test_the_partitions_of_a_topic_that_grew_are_claimed_too(shared: Shared) -> 
     with started_heartbeater(shared) as heartbeater:
         heartbeater.set_partitions((0, 1, 2))
         until(lambda: sorted(heartbeater.held()) == [0, 1, 2], "the new partition")
+        assert heartbeater.membership.partitions == (0, 1, 2), "what a driver that shares reports"
 
 
 def test_a_join_that_failed_leaves_no_client_behind() -> None:
@@ -506,6 +521,19 @@ def test_a_stand_by_whose_group_is_paused_gives_its_leadership_back(shared: Shar
         shared.write(ReleaseGroup("admin", GROUP, 0))
         stop.clear()
         assert stand_by.wait(stop)
+
+
+def test_a_leader_that_fell_silent_is_nobodys_leader(shared: Shared) -> None:
+    """While the group is paused nobody takes over: who waits, and its probes, went on to name one that had died."""
+    shared.write(claim("a", WHOLE_TOPIC))
+    stand_by = StandBy(lambda: MemoryLog(shared), group=GROUP, topic="orders", client_id="b", interval_s=1.0)
+    stand_by._heartbeater._now = shared.now
+    with stand_by:
+        until(lambda: stand_by.owner == "a", "the leader")
+        shared.write(ReleaseGroup("admin", GROUP, shared.now_ms + 60_000))
+        shared.now_ms += 3000
+        until(lambda: stand_by.owner is None, "its silence")
+        assert not stand_by.holds()
 
 
 def test_a_read_that_took_too_long_is_continued_and_nothing_is_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -606,11 +634,12 @@ def test_a_topic_that_one_broker_did_not_know_once_is_not_deleted_since_it_was_w
 
 def test_a_log_that_was_made_again_ends_the_keeper_where_the_work_asks(shared: Shared) -> None:
     with started_heartbeater(shared) as heartbeater:
+        held = heartbeater.held()
         shared.entries[0] = list[Entry]()
         shared.now_ms += 600
         with pytest.raises(Refused, match="recreated or emptied"):
             until(lambda: heartbeater.held() is None, "the failure")
-        heartbeater.release_partitions({})
+        heartbeater.release_partitions(held)
     assert released_positions(shared) == {}, "what came too late counts for nothing"
 
 

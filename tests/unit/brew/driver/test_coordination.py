@@ -75,6 +75,7 @@ class FakeLeadership:
 
     def leave(self) -> None:
         self.log.append("left")
+        self.owner, self.paused = None, False
 
 
 @dataclass
@@ -330,10 +331,17 @@ def test_bad_values_are_refused_by_name(option: str, value: str) -> None:
         stand_by_settings(option, value)
 
 
-def test_a_direct_lease_is_no_longer_than_that_of_leadership() -> None:
+@pytest.mark.parametrize(
+    ("option", "run_mode"), [("--stand-by", coordination.run), ("--share", coordination.run_sharing)]
+)
+def test_a_direct_lease_is_no_longer_than_that_of_leadership(
+    option: str, run_mode: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Tasks of a driver that sleeps would else go on beside those of the next one."""
-    settings = stand_by_settings("--claim-interval", "2")
-    assert settings.leased_within(settings.stand_by).direct.lease_s == 4.0
+    monkeypatch.setattr(coordination, "check", checked := Mock(side_effect=Refused("that is enough")))
+    with pytest.raises(Refused, match="that is enough"):
+        run_mode(parsed(option, "--claim-interval", "2"), threading.Event(), Mock(), DrainView())
+    assert checked.call_args.args[0].direct.lease_s == 4.0
 
 
 class FakeHeartbeater:

@@ -524,7 +524,8 @@ class Reading:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.readable = 1000.0, True
-        monkeypatch.setattr(work_planner, "PartitionSurvey", lambda _shared: FakeCluster())
+        self.cluster = FakeCluster()
+        monkeypatch.setattr(work_planner, "PartitionSurvey", lambda _shared: self.cluster)
         monkeypatch.setattr(lease_coordinator, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(lease_coordinator, "scan", self._scan)
         settings = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
@@ -550,6 +551,10 @@ class Reading:
         for _ in range(times):
             self.now += every_s
             self.leases._check_reading([PartitionFacts("in", partition, "id", None, LogOffsets(0, 60, 100))])
+
+    def survey_fails(self) -> None:
+        self.cluster.down = Fatal("survey: no answer")
+        self.leases._survey_if_due()
 
 
 @pytest.fixture
@@ -579,12 +584,14 @@ def test_a_worker_that_has_read_once_may_take_as_long_as_it_likes(reading: Readi
 
 
 def test_a_worker_without_records_or_that_reports_why_it_reads_none_does_not_end_the_run(reading: Reading) -> None:
-    """Others hold what has records, a reason was told, or the driver can't read it either: then it begins anew."""
+    """Others hold what has records, a reason was told, or the driver reaches no broker either: then it begins anew."""
     reading.surveys(240)
     reading.surveys(1, partition=1)
     reading.surveys(240)
     reading.hears(released_message(0, 0, "Denied: read of in[0]"))
     reading.leases._assignments.assign(0, 0)
+    reading.surveys(240)
+    reading.survey_fails()
     reading.surveys(240)
     reading.readable = False
     reading.surveys(1)

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 from harness.lease_coordinator import worker_settings
+from harness.waiting import until
 
 from brew.errors import Fatal, Unreachable
 from brew.outcome import Outcome, Status
@@ -91,9 +92,9 @@ class Driver:
 
 
 @contextlib.contextmanager
-def leased(lease_s: float = 60.0, *, watched: bool = False) -> Iterator[Driver]:
+def leased(lease_s: float = 60.0, **more: Any) -> Iterator[Driver]:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        settings = worker_settings(server.getsockname()[1], direct=DirectSettings(lease_s), watched=watched)
+        settings = worker_settings(server.getsockname()[1], direct=DirectSettings(lease_s), **more)
         task = threading.Thread(target=worker.run_lease_worker, args=[settings, 3], daemon=True)
         task.start()
         driver = Driver(MessageConnection(server.accept()[0], WAIT_S), task)
@@ -137,7 +138,7 @@ def test_a_lease_that_is_renewed_goes_on_and_each_renewal_is_answered(work: Work
 
 @pytest.mark.parametrize("goodbye", ["end", "hang up", "nonsense"])
 def test_a_worker_that_is_sent_away_ends_when_its_transactions_have(work: Work, goodbye: str) -> None:
-    stopping, go = threading.Event(), threading.Event()
+    stopping, go, made = threading.Event(), threading.Event(), Mock()
 
     def act(_report: object, stop: threading.Event, _limits: object) -> int:
         assert stop.wait(WAIT_S)
@@ -146,7 +147,7 @@ def test_a_worker_that_is_sent_away_ends_when_its_transactions_have(work: Work, 
         return 108
 
     work.acts[0] = act
-    with leased() as driver:
+    with leased(transformation=made) as driver:
         begin(driver, work, grant(0))
         if goodbye == "hang up":
             driver.connection.close()
@@ -155,6 +156,8 @@ def test_a_worker_that_is_sent_away_ends_when_its_transactions_have(work: Work, 
         assert stopping.wait(WAIT_S)
         driver.task.join(0.1)
         assert driver.task.is_alive(), "its transaction is still under way"
+        until(lambda: made.release.called, "the end of a load, for which the transaction may wait")
+        made.release.assert_called_once_with(loading_only=True)
         go.set()
         assert driver.ended()
 
