@@ -13,9 +13,9 @@ import weakref
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
-from unittest.mock import MagicMock, Mock
+from unittest.mock import MagicMock, Mock, call
 
 import orjson
 import pyarrow as pa
@@ -25,7 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark import TaskContext
 
-from brew.attempt import Job
+from brew.attempt import AttemptSpec, Job
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.driver import micro_batches
@@ -33,6 +33,7 @@ from brew.errors import Abortable, Fatal, Refused
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
+from brew.range_transaction import Targets
 from brew.readers import connector
 from brew.readers.connector import SMALL_RECORD_BYTES, SMALL_RECORDS, RecordSizes, SparkEngine, headers_of
 from brew.readers.direct import worker as direct_worker
@@ -125,11 +126,72 @@ def test_an_outcome_comes_back_whatever_the_exception_of_a_function_says(monkeyp
     for module in (connector, direct_worker):
         monkeypatch.setattr(module, "attempt", lambda *_: raised)
     monkeypatch.setattr(connector.TaskContext, "get", lambda: Mock(attemptNumber=lambda: 0))
-    (answer,) = connector.task(job)(iter([pa.record_batch({"partition": [3]})]))
+    rows = pa.record_batch({"partition": [3]})
+    (answer,) = connector.task(job)(iter([rows.slice(0, 0), rows]))
     assert orjson.loads(answer.column(0)[0].as_py())["detail"] == "raised ValueError: ?"
     engine = micro_batches.LocalEngine(settings.connection, "group", OrderEnrichment(Limits()))
     assert engine.execute([OffsetRange("in", 3, 7, 8)], job)[3].detail == "raised ValueError: ?"
     engine.close()
+
+
+@pytest.mark.parametrize(("number", "crashes"), [(0, True), (1, False), (3, False)])
+def test_a_crash_strikes_a_task_of_the_connector_once(
+    monkeypatch: pytest.MonkeyPatch, number: int, crashes: bool
+) -> None:
+    """Spark repeats the task of a worker that died; each time again, and the job fails."""
+    offers, crash = list[AttemptSpec](), Mock()
+
+    def attempt(offer: AttemptSpec, *_: object) -> Outcome:
+        offers.append(offer)
+        return SMALL
+
+    offer = AttemptSpec(OffsetRange("in", 3, 7, 8), Targets("out", "dead", -1, -1), crash=crash)
+    job = Job({3: offer}, TransactionSettings(Connection("none:1"), "group", 60.0), OrderEnrichment(Limits()))
+    monkeypatch.setattr(connector, "attempt", attempt)
+    monkeypatch.setattr(connector.TaskContext, "get", lambda: Mock(attemptNumber=lambda: number))
+    assert len(list(connector.task(job)(iter([pa.record_batch({"partition": [3]})])))) == 1
+    assert [one.crash for one in offers] == [crash if crashes else None]
+
+
+def test_rows_of_another_partition_end_the_task_wherever_they_come() -> None:
+    """Spark has shuffled: the task would commit its whole range, of which another task got a part."""
+
+    def batch(*partitions: int) -> pa.RecordBatch:
+        columns = dict.fromkeys(("offset", "timestamp"), [7] * len(partitions)) | {"partition": list(partitions)}
+        return pa.record_batch(columns | dict.fromkeys(("key", "value", "headers"), [None] * len(partitions)))
+
+    good = batch(3, 3)
+    assert [len(rows.offsets) for rows in connector._rows([good, good.slice(0, 0), good], 3)] == [2, 0, 2]
+    with pytest.raises(Fatal, match=r"a task for partition 3 received rows of \[3, 4\]"):
+        list(connector._rows([good, batch(3, 4)], 3))
+
+
+def test_jobs_over_small_records_have_a_session_of_their_own_until_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed one may have run out of memory. Lanes share the engine, and each batch size has a session."""
+    engine: Any = SparkEngine.__new__(SparkEngine)
+    engine.spark, engine._jobs, engine._record_sizes, engine._waiting = Mock(), Mock(), RecordSizes({}), {}
+    small, sessions = engine.spark.newSession.return_value, list[Any]()
+    outcomes = iter([SMALL, SMALL, FAILURES[0], SMALL])
+    frame = Mock(collect=lambda: [[orjson.dumps(asdict(next(outcomes)))]])
+    read = lambda used, *_: sessions.append(used) or Mock(mapInArrow=lambda *_: frame)  # noqa: E731 - one expression
+    monkeypatch.setattr(connector, "read_ranges", read)
+    monkeypatch.setattr(connector, "check_one_task_per_range", checked := Mock())
+    ranges = [OffsetRange("in", 0, 0, 5)]
+    for _ in range(4):
+        engine.execute(ranges, Mock())
+    assert sessions == [engine.spark, small, small, engine.spark]
+    assert small.conf.set.call_args_list == [call(*setting) for setting in SMALL_RECORDS.items()]
+    checked.side_effect = Fatal("read: Spark planned 2 tasks for 1 ranges")
+    with pytest.raises(Fatal, match="planned 2 tasks"):  # no retry would plan it differently
+        engine.execute(ranges, Mock())
+
+
+@pytest.mark.parametrize("borrowed", [True, False])
+def test_an_engine_ends_its_spark_unless_that_is_borrowed(monkeypatch: pytest.MonkeyPatch, borrowed: bool) -> None:
+    monkeypatch.setattr(session, "executors", lambda _context: None)
+    monkeypatch.setattr(session, "end", ended := Mock())
+    SparkEngine(Mock(), SparkSettings("spark://h:1", None, {}), patience_s=1.0, borrowed=borrowed).close()
+    assert ended.called is not borrowed
 
 
 @pytest.mark.parametrize(
@@ -174,10 +236,12 @@ def test_an_attempt_that_hangs_without_spark_does_not_hold_back_the_end(monkeypa
     engine.close()
     assert engine._threads[3].daemon, "an executor's thread is waited for when the process ends"
     assert not reader.close.called, "it is still in use"
+    assert made.release.call_args_list == [call(loading_only=True)], "a load of its table ends with the run"
     go.set()
     engine._threads[3].join(20)
     engine.close()
     assert reader.close.called
+    assert made.release.call_args_list[1:] == [call(loading_only=True), call()]
 
 
 def test_a_function_can_not_change_the_headers_that_it_was_given() -> None:
