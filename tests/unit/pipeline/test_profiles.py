@@ -308,6 +308,7 @@ def test_a_replaced_reader_goes_on_at_its_positions(monkeypatch: pytest.MonkeyPa
 def test_a_load_is_given_up_when_the_run_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source([], slow=True)
     table = global_table(source, monkeypatch, 60)
+    monkeypatch.setattr(source, "replace_if_cut_off", replaced := Mock())
     with ThreadPoolExecutor() as threads:
         load = threads.submit(table.ready, 60)
         assert source.reading.wait(5)
@@ -316,7 +317,7 @@ def test_a_load_is_given_up_when_the_run_stops(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(DeadlineExceeded, match=r"^left because the run stops$"):
             load.result(5)
     assert time.monotonic() - began < 2
-    assert source.closed
+    assert (source.closed, replaced.called) == (True, False), "which would look for brokers first"
 
 
 def test_a_topic_that_ends_before_what_was_read_is_loaded_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -354,6 +355,9 @@ def test_a_topic_that_forgets_profiles_with_time_is_refused(
     monkeypatch.setattr(profiles.topics, "cleanup_policy", lambda *_: policy)
     with pytest.raises(Refused, match=f"={policy}, which removes") if refused else nullcontext():
         profiles.check(ProfilesSettings(), Connection("b:1"), Deadline(5))
+    monkeypatch.setattr(profiles.topics, "describe", lambda *_: {})
+    with pytest.raises(Refused, match="is not on b:1; make it"):
+        profiles.check(ProfilesSettings(), Connection("b:1"), Deadline(5))
 
 
 def test_a_stop_cancels_the_tables_that_are_still_loading_and_keeps_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,6 +377,48 @@ def test_threads_that_wait_together_ask_once(monkeypatch: pytest.MonkeyPatch) ->
             loads = [threads.submit(table.ready, 5) for _ in range(8)]
         assert len({id(load.result(5)) for load in loads}) == 1
     assert source.polls < 8
+
+
+def test_a_call_that_comes_after_another_ones_answer_about_the_end_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An order that was written after its customer's profile would have been enriched without it."""
+    log, clock, arrived = [(b"c-1", profile("c-1", "gold"))], [1.0], threading.Event()
+    source = Source(log)
+    table = global_table(source, monkeypatch)
+    late = ThreadPoolExecutor(1)
+    later = list[Any]()
+    original = source.ends
+
+    def monotonic() -> float:
+        now = clock[0]
+        if threading.current_thread() is not threading.main_thread():
+            arrived.set()
+        return now
+
+    def ends(deadline: Deadline) -> dict[int, int]:
+        found = original(deadline)
+        if not later:
+            log.append((b"c-2", profile("c-2", "gold")))
+            clock[0] = 2.0
+            later.append(late.submit(lambda: sorted(table.ready(5).entries)))
+            assert arrived.wait(5)
+            clock[0] = 3.0
+        return found
+
+    monkeypatch.setattr(profiles, "time", Mock(monotonic=monotonic))
+    monkeypatch.setattr(source, "ends", ends)
+    table.ready(5)
+    assert later[0].result(5) == ["c-1", "c-2"]
+    late.shutdown()
+
+
+def test_a_forked_process_has_a_table_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads of a client do not live in a fork: its first transaction would have waited for them."""
+    monkeypatch.setattr(profiles, "_tables", {})
+    monkeypatch.setattr(profiles, "GlobalTable", made := Mock())
+    for process, tables in ((7, 1), (7, 1), (8, 2)):
+        monkeypatch.setattr(profiles.os, "getpid", lambda pid=process: pid)
+        profiles.ready(ProfilesSettings(), Connection("b:1"), "g", 5)
+        assert made.call_count == tables
 
 
 def settings(**more: Any) -> PipelineSettings:
