@@ -15,9 +15,11 @@ import sys
 import tomllib
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import click
 import pytest
 from dockerfile_parse import DockerfileParser
 from harness.commands import PROGRAMS, executable, script
@@ -29,6 +31,7 @@ from brew.errors import Refused, UsageError
 from brew.jvm import dependencies
 from brew.jvm.dependencies import Part, fetch, java
 from brew.observability import settings as probes
+from brew.options import run_options
 from brew.settings import SparkSettings
 from brew.spark import session
 from pipeline.__main__ import settings_of
@@ -284,6 +287,27 @@ def test_spark_submit_gets_the_checks_that_are_allowed() -> None:
     settings = settings_of(pipeline.__main__.run_command.make_context("run", words).params)
     submitted = pipeline.__main__.run_command.make_context("run", same_options(settings))
     assert settings_of(submitted.params).allow == settings.allow == {"group-members", "brokers-alike"}
+
+
+def test_a_submitted_run_has_every_other_setting_of_the_run() -> None:
+    """What is forgotten here is a default where Spark runs the driver. Crash options are not passed on."""
+    given = {"--bootstrap": "k:1", "--input": "i", "--output": "o", "--dead-letter": "d", "--group": "g"}
+    given |= {"--transform": "pipeline.profiles:check_profile", "--on-error": "dead-letter", "--also-output": "more"}
+    given |= {"--master": "yarn", "--reader": "connector", "--lease": "11", "--transaction-bytes": "2048"}
+    given |= {"--read-ahead-bytes": "2097152", "--lanes": "3", "--max-records-per-transaction": "7"}
+    given |= {"--transaction-timeout": "61", "--poll-interval": "0.2", "--patience": "121", "--max-rejected": "0.5"}
+    given |= {"--blocked-patience": "1201", "--max-record-bytes": "1001", "--max-record-depth": "101"}
+    given |= {"--on-missing-position": "restore", "--journal": "/j", "--allow": "group-members"}
+    given |= {"--claim-interval": "1.5", "--client-id": "me", "--claims": "c"}
+    command = pipeline.__main__.run_command
+    words = [word for pair in given.items() for word in pair] + ["--follow", "--stand-by"]
+    settings = settings_of(command.make_context("run", words).params)
+    submitted = same_options(settings)
+    assert replace(settings_of(command.make_context("run", submitted).params), spark=settings.spark) == settings
+    elsewhere = {"--tiers", "--profiles-topic", "--profiles-timeout", "--share", "--conf", "--py-files", "--jvm-dir"}
+    elsewhere |= {"--verbose", "--make-archive", "--config", "--client-config"}
+    names = {option.opts[0] for option in run_options(click.Command("run")).params}
+    assert {name for name in names - {*submitted} if not name.startswith("--crash")} <= elsewhere
 
 
 def test_a_submitted_run_has_the_settings_of_spark_that_were_given() -> None:

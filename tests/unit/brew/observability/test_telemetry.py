@@ -88,6 +88,13 @@ def test_partitions_of_other_drivers_are_not_told(progress: ObservedProgress) ->
     assert (status.partitions, status.live.ok, status.ready.reason) == ((), True, "standing by: other works")
 
 
+def test_a_look_without_leaderless_partitions_is_no_answer_of_the_brokers(progress: ObservedProgress) -> None:
+    """It comes before the offsets are asked for, in each survey of a following run."""
+    progress.unanswered("timed out")
+    progress.leaderless([])
+    assert "timed out" in progress.recorder.status().ready.reason
+
+
 def test_a_partition_behind_an_open_transaction_is_blocked(progress: ObservedProgress) -> None:
     progress.survey([fact(0, 10, 10, 15), fact(1, None, 0, 0)])
     states = [one.state for one in progress.recorder.status().partitions]
