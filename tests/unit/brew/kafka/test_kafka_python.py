@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import contextlib
 import gc
 import socket
@@ -15,19 +16,21 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from harness.waiting import until
 from kafka import KafkaAdminClient
-from kafka.errors import KafkaTimeoutError, NotCoordinatorError
+from kafka.errors import GroupAuthorizationFailedError, KafkaTimeoutError, NotCoordinatorError
 from kafka.protocol.consumer import OffsetFetchRequest, OffsetFetchResponse
 
+from brew.cluster import ENDING, ONGOING, OpenTransaction, ReadBounds
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused, Retriable
 from brew.kafka import group_requests, kafka_python
 from brew.kafka.group_requests import CoordinatorAnswer, FetchedOffset, OffsetFetchClient
 from brew.kafka.kafka_python import KafkaPythonAdmin, NoSuchId, Unsupported
-from brew.kafka.transactions_admin import TransactionsAdmin
+from brew.kafka.transactions_admin import TransactionsAdmin, bounds
 
 _ENOUGH_MS = 400
 
@@ -304,16 +307,144 @@ def test_ids_of_which_most_are_unknown_take_few_requests(count: int, most: int) 
                 return {1: [SimpleNamespace(transactional_id=name) for name in ("other", *known)]}
             if not known >= set(arguments[0]):
                 raise NoSuchId("no")
-            return dict.fromkeys(arguments[0], described)
+            return dict.fromkeys(arguments[0], described())
 
-    described = SimpleNamespace(
-        state=SimpleNamespace(value="Empty"),
-        producer_id=1,
-        producer_epoch=0,
-        transaction_timeout_ms=1,
-        transaction_start_time_ms=0,
-        topic_partitions=[],
-    )
     found = Coordinators(Mock(), Deadline(5)).named(f"g:in:{p}" for p in range(count))
     assert {one.transactional_id for one in found} == known
     assert len(asked) <= most
+
+
+class Cluster(TransactionsAdmin):
+    """Answers each step with what it has, and notes what it was asked."""
+
+    def __init__(self, **answers: Any) -> None:
+        super().__init__(Mock(), Deadline(5))
+        self.answers, self.asked = answers, list[tuple[Any, ...]]()
+
+    def _ask(self, step: str, _call: object, *arguments: Any) -> Any:
+        self.asked.append(arguments)
+        return self.answers.get(step.partition(" ")[2])
+
+
+def producing(first_offset: int, producer_id: int = 7, coordinator_epoch: int = -1) -> SimpleNamespace:
+    """A producer that a leader knows; -1: it has no open transaction."""
+    return SimpleNamespace(
+        current_transaction_start_offset=first_offset,
+        producer_id=producer_id,
+        producer_epoch=3,
+        last_timestamp=1000,
+        coordinator_epoch=coordinator_epoch,
+    )
+
+
+def test_a_transaction_at_a_logs_first_offset_is_held_and_ended_with_a_marker_that_its_leader_takes() -> None:
+    """A leader that has seen no marker reports the epoch -1, and Kafka's own tool sends 0 then."""
+    partition = kafka_python.AdminPartition("out", 2)
+    states = {partition: SimpleNamespace(active_producers=[producing(0), producing(-1, 8), producing(7, 9, 4)])}
+    cluster = Cluster(producers=states)
+    held = cluster.held([("out", 2)])
+    assert [(one.first_offset, one.producer_id) for one in held] == [(0, 7), (7, 9)]
+    for one in held:
+        cluster.write_abort_marker(one)
+    assert [(spec.producer_id, spec.producer_epoch, spec.coordinator_epoch) for [spec] in cluster.asked[1:]] == [
+        (7, 3, 0),
+        (9, 3, 4),
+    ]
+
+
+def described(began_ms: int = 0, state: str = "Empty", producer_id: int = 1) -> SimpleNamespace:
+    return SimpleNamespace(
+        state=SimpleNamespace(value=state),
+        producer_id=producer_id,
+        producer_epoch=0,
+        transaction_timeout_ms=1,
+        transaction_start_time_ms=began_ms,
+        topic_partitions=[],
+    )
+
+
+def test_transactions_that_are_ending_are_listed_among_the_open_ones_and_only_an_open_one_has_begun() -> None:
+    """The markers of an ending one may still be missing: it holds readers back, too."""
+    listed = {0: [SimpleNamespace(transactional_id=name) for name in ("b", "a")]}
+    transactions = {"a": described(5, ONGOING), "b": described(0)}
+    cluster = Cluster(transactions=listed)
+    cluster._described = lambda names: [transactions[name] for name in names]  # type: ignore[method-assign]
+    assert cluster.ongoing() == [transactions["a"], transactions["b"]]
+    [(_, ids, states)] = cluster.asked
+    assert (ids, set(states)) == (None, {ONGOING, *ENDING})
+    began = Cluster(transactions=transactions).named(["a", "b"])
+    assert [(one.transactional_id, one.began_ms) for one in began] == [("a", 5), ("b", None)]
+
+
+def test_a_record_written_between_two_requests_is_no_transaction_that_holds_readers_back() -> None:
+    """The end is read first; a partition whose leader does not answer is told with its error."""
+    ends = iter([10, 12])
+    lost = KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+
+    def list_offsets(wanted: dict[Any, Any], **_more: Any) -> dict[Any, Any]:
+        found = SimpleNamespace(offset=next(ends))
+        results = {0: Mock(return_value=found), 1: Mock(side_effect=lost)}
+        return {place: SimpleNamespace(result=results[place.partition]) for place in wanted}
+
+    places = [("out", 0), ("out", 1)]
+    read, unread = bounds(SimpleNamespace(list_offsets=list_offsets), places, Deadline(5))  # type: ignore[arg-type]
+    assert (read, unread) == ({("out", 0): ReadBounds(12, 10)}, {("out", 1): "LEADER_NOT_AVAILABLE"})
+    assert not read["out", 0].held
+
+
+def test_groups_whose_coordinator_does_not_answer_are_told_and_those_without_an_offset_or_a_right_are_not() -> None:
+    """`doctor` says which groups wait for a transaction: one that may be waiting is not left out in silence."""
+    offset = {("out", 0): FetchedOffset(7, unstable=False), ("out", 1): FetchedOffset(None, unstable=False)}
+    answers: dict[str, Any] = {
+        "reads": [offset],
+        "elsewhere": [dict.fromkeys(offset, FetchedOffset(None, unstable=False))],
+        "moving": NotCoordinatorError("moved"),
+        "secret": GroupAuthorizationFailedError("no"),
+    }
+
+    async def wait_for(group: str, timeout_ms: float) -> Any:
+        assert 0 < timeout_ms <= 5000
+        if isinstance(answers[group], Exception):
+            raise answers[group]
+        return answers[group]
+
+    def call_soon(_call: object, _admin: object, group: str, places: object, stable: object) -> str:
+        assert (places, stable) == (list(offset), False)
+        return group
+
+    admin: Any = SimpleNamespace(_manager=SimpleNamespace(call_soon=call_soon, wait_for=wait_for))
+    asking = group_requests.offsets_of_groups(admin, answers, iter(offset), Deadline(5))
+    offsets, unanswered = asyncio.run(asking)
+    assert offsets == {"reads": {("out", 0): 7}}
+    assert list(unanswered) == ["moving"]
+
+
+def test_an_open_transactions_age_is_that_of_its_coordinator_and_none_where_nobody_knows_its_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By this machine's clock in seconds, which may be behind; an id may be gone when it is asked for."""
+    producers = {0: [producing(9, 11), producing(4, 12), producing(-1, 15)], 1: [producing(0, 13), producing(2, 14)]}
+    began_ms = {"g:in:0": 995_000, "g:in:1": 1_000_500, "g:in:2": 0}
+    listed = [SimpleNamespace(transactional_id=f"g:in:{n}", producer_id=11 + n) for n in range(4)]
+
+    def ask(_admin: object, _deadline: object, step: str, _call: object, *given: Any) -> Any:
+        if step == "describe producers":
+            return {one: SimpleNamespace(active_producers=producers[one.partition]) for one in given[0]}
+        if step == "list transactions":
+            assert given == (None, [11, 12, 13, 14])
+            return {0: listed}
+        [[name]] = given
+        if name not in began_ms:
+            raise NoSuchId("no")
+        return {name: described(began_ms[name])}
+
+    monkeypatch.setattr(kafka_python, "kafka_python_admin", lambda *_: contextlib.nullcontext(Mock()))
+    monkeypatch.setattr(kafka_python, "ask", ask)
+    monkeypatch.setattr(kafka_python.time, "time", lambda: 1000.0)
+    found = kafka_python.open_transactions(Connection("nowhere:1"), "out", [1, 0], Deadline(5))
+    assert found == [
+        OpenTransaction(0, 12, 3, 4, "g:in:1", 0.0),
+        OpenTransaction(0, 11, 3, 9, "g:in:0", 5.0),
+        OpenTransaction(1, 13, 3, 0, "g:in:2", None),
+        OpenTransaction(1, 14, 3, 2, None, None),
+    ]

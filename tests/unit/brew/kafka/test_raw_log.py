@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import gzip
 import warnings
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
 from brew.deadline import Deadline
 from brew.errors import Refused
+from brew.kafka import kafka_python
 from brew.kafka.cluster_admin import coordinator_partition
-from brew.kafka.kafka_python import parse_batches
-from brew.kafka.raw_log import FirstVisible, RawHeaders, _first, first_visible, offset_batches, source_positions
+from brew.kafka.kafka_python import RawLogs, parse_batches
+from brew.kafka.raw_log import (
+    BatchFetcher,
+    FirstVisible,
+    RawHeaders,
+    _first,
+    first_visible,
+    offset_batches,
+    source_positions,
+)
 from brew.offsets import SinkBatch, SourcePosition
 
 with warnings.catch_warnings():
@@ -237,3 +247,67 @@ def test_a_batch_without_sources_or_compressed_tells_none() -> None:
     assert source_positions(written(None, None)) is None
     assert source_positions(written(5, None)) is None
     assert source_positions(written(5, 6, compression=1)) is None
+
+
+# As brokers write a batch's first offset, which is not among what its checksum covers.
+LOG = [base.to_bytes(8, "big") + data(0, *[100] * count)[8:] for base, count in ((0, 3), (3, 1), (4, 2), (8, 2))]
+"""Batches of the offsets 0 to 2, 3, 4 and 5, 8 and 9; 6 and 7 were removed by compaction."""
+
+
+def fetched_from(offset: int) -> bytes:
+    """As a leader answers: from the batch that holds the offset on, of which two fit into an answer."""
+    left = [one for one in LOG if next(parse_batches(one)).last_offset >= offset]
+    return b"".join(left[:2]) + (left[2][:40] if len(left) > 2 else b"")
+
+
+RawRead = Callable[[int, int], list[int]]
+
+
+@pytest.fixture(params=["raw_logs", "batch_fetcher"])
+def read(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RawRead:
+    """Return the first offset of each batch of a range, as both ways to read it yield them."""
+    fetches: list[int] = []
+
+    def fetch(_admin: object, _partition: object, offset: int, _deadline: object) -> bytes:
+        fetches.append(offset)
+        assert len(fetches) < 10, "it goes on for ever"
+        return fetched_from(offset)
+
+    def fetch_all(_self: object, _topic: object, starts: Mapping[int, int]) -> dict[int, bytes]:
+        return {p: fetched_from(start) for p, start in starts.items()}
+
+    monkeypatch.setattr(kafka_python, "_fetch_bytes", fetch)
+    monkeypatch.setattr(BatchFetcher, "_fetch_all", fetch_all)
+
+    def whole(start: int, until: int) -> list[int]:
+        fetches.clear()
+        if request.param == "raw_logs":
+            batches = [*RawLogs(cast("Any", None)).batches("in", 3, start, until, Deadline(5))]
+        else:
+            [(_, batches)] = BatchFetcher(None, Deadline(5)).batches("in", {3: (start, until)})
+        return [batch.base_offset for batch, _ in batches]
+
+    return whole
+
+
+@pytest.mark.parametrize(
+    ("start", "until", "expected"),
+    [
+        (0, 10, [0, 3, 4, 8]),
+        (0, 3, [0]),
+        (1, 4, [0, 3]),
+        (2, 3, [0]),
+        (3, 8, [3, 4]),
+        (6, 8, []),
+        (7, 9, [8]),
+        # Compaction has removed what was at the end: the log says nothing more.
+        (9, 12, [8]),
+        (10, 12, []),
+        (5, 5, []),
+    ],
+)
+def test_a_range_is_read_with_each_batch_that_holds_an_offset_of_it_once(
+    read: RawRead, start: int, until: int, expected: list[int]
+) -> None:
+    """Over several fetches, of which the last batch may be cut off; the first one may begin below the range."""
+    assert read(start, until) == expected

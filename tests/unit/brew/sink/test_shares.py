@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -20,13 +22,14 @@ from hypothesis import strategies as st
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Abortable, BrewError, DeadlineExceeded, Denied, Fatal, Fenced, Refused, Retriable, Unreachable
-from brew.kafka import oauth, shared_transaction, shared_writer
+from brew.kafka import oauth, shared_transaction, shared_writer, sink_transaction
 from brew.kafka.shared_transaction import SharedTransaction
-from brew.kafka.shared_writer import adopted
-from brew.kafka.sink_transaction import SharedEpoch
+from brew.kafka.shared_writer import Written, adopted
+from brew.kafka.sink_transaction import SharedEpoch, check_brokers, last_in_topic, max_batch_bytes
+from brew.kafka.topics import Topic
 from brew.kafka.transaction import TransactionSettings
 from brew.names import SINK_BATCH, SINK_NAME
-from brew.offsets import Committed
+from brew.offsets import Committed, LogOffsets
 from brew.sink import batch as batches
 from brew.sink import query, shared, tasks
 from brew.sink.batch import BatchJob, Result, Status, write_alone
@@ -274,6 +277,172 @@ def test_what_brokers_answered_last_is_the_reason_when_time_is_up(monkeypatch: p
     assert coordinator.calls > 1
     with pytest.raises(Unreachable, match="no Kafka broker answered"):
         kafka.fence(Deadline(1e-9))
+
+
+class Group:
+    """A group's locator, connection and coordinator in one: notes what is sent to whom, and answers with no error."""
+
+    def __init__(self, *codes: int) -> None:
+        self.confirmation = self._manager = self
+        self.codes = codes or (0,)
+        self.sent: list[tuple[Any, ...]] = []
+
+    def committed(self, *_: object) -> Committed:
+        return Committed(3, "m")
+
+    def client(self, *_: object) -> Group:
+        return self
+
+    def forget(self, _client: object) -> None: ...
+
+    def ask(self, _step: str, call: Callable[[Any], Awaitable[Any]], _deadline: Deadline) -> Any:
+        return asyncio.run(call(self))  # type: ignore[arg-type]
+
+    async def _find_coordinator_id(self, key: str, kind: int) -> tuple[str, int]:
+        return key, kind
+
+    async def send(self, request: Any, node_id: tuple[str, int]) -> Any:
+        self.sent.append((type(request).__name__, node_id, request))
+        if hasattr(request, "topics"):
+            partitions = [SimpleNamespace(error_code=code) for code in self.codes]
+            return SimpleNamespace(topics=[SimpleNamespace(partitions=[]), SimpleNamespace(partitions=partitions)])
+        return SimpleNamespace(error_code=0, producer_id=4711, producer_epoch=7)
+
+    def confirm(self, topic: str, partition: int, located: Committed | None, _deadline: Deadline) -> None:
+        self.sent.append(("confirm", (topic, partition), located))
+
+
+def sent_with(monkeypatch: pytest.MonkeyPatch, group: Group) -> SharedTransaction:
+    """A transaction behind its second step that commits a query's source offsets, too."""
+    monkeypatch.setattr(shared_transaction, "locator", lambda *_: group)
+    kafka = SharedTransaction(TransactionSettings(Connection("nowhere:1"), "revenue", 60.0), "out")
+    kafka.fence(Deadline(5))
+    kafka.locate(Deadline(5))
+    kafka.source = ("lag", {"in": {0: 5, 1: 9}})
+    return kafka
+
+
+def test_both_groups_offsets_are_sent_and_the_sinks_position_is_confirmed_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that is cut off located an old position; the broker counts the time-out in milliseconds."""
+    group = Group()
+    sent_with(monkeypatch, group).send_offsets(8, "metadata", Deadline(5))
+    (_, to, fence), *offsets = group.sent
+    ours = ("revenue:out:sink", 1)
+    assert (to, fence.transaction_timeout_ms) == (ours, 60_000)
+    assert [(name, to) for name, to, _ in offsets] == [
+        ("AddOffsetsToTxnRequest", ours),
+        ("TxnOffsetCommitRequest", ("lag", 0)),
+        ("AddOffsetsToTxnRequest", ours),
+        ("TxnOffsetCommitRequest", ("revenue", 0)),
+        ("confirm", ("out", 0)),
+    ]
+    commits = [request for name, _, request in offsets if name == "TxnOffsetCommitRequest"]
+    assert [
+        (topic.name, one.partition_index, one.committed_offset, one.committed_metadata)
+        for request in commits
+        for topic in request.topics
+        for one in topic.partitions
+    ] == [("in", 0, 5, "revenue:out:sink"), ("in", 1, 9, "revenue:out:sink"), ("out", 0, 8, "metadata")]
+    assert offsets[-1][2] == Committed(3, "m")
+
+
+def test_an_offset_that_is_refused_ends_the_attempt_whichever_partitions_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the transaction would commit without it."""
+    kafka = sent_with(monkeypatch, group := Group(0, 0, FENCED))
+    with pytest.raises(Fenced):
+        kafka.send_offsets(8, "metadata", Deadline(5))
+    assert group.sent[-1][0] == "TxnOffsetCommitRequest"
+
+
+@pytest.mark.parametrize(
+    ("raised", "error", "expected"),
+    [
+        (TimeoutError(), DeadlineExceeded, "records undelivered after 60 s"),
+        (client_errors.ProducerFenced(), Fenced, "ProducerFenced: a newer attempt has transactional id revenue:out"),
+        (client_errors.InvalidProducerEpoch(), Fenced, "InvalidProducerEpoch: a newer attempt"),
+        (client_errors.TopicAuthorizationFailedError("out"), Denied, r"\(TopicAuthorizationFailedError\)"),
+        (client_errors.TransactionalIdAuthorizationFailed(), Denied, r"\(TransactionalIdAuthorizationFailed\)"),
+        (client_errors.KafkaConnectionError("gone"), Abortable, r"produce: .*gone \(KafkaConnectionError\)"),
+        (client_errors.OutOfOrderSequenceNumber(), Abortable, r"\(OutOfOrderSequenceNumber\)"),
+        (AssertionError(), Abortable, r"\(AssertionError\)"),
+    ],
+)
+def test_what_a_tasks_client_raises_is_one_of_ours(
+    monkeypatch: pytest.MonkeyPatch, raised: Exception, error: type[BrewError], expected: str
+) -> None:
+    """The names are those by which `Result.of` and `checked` tell refusals and overlaps."""
+    reached = Mock()
+    monkeypatch.setattr(shared_writer, "reach", reached)
+    monkeypatch.setattr(shared_writer, "adopted", Mock(side_effect=raised))
+    with pytest.raises(error, match=expected) as caught:
+        shared_writer.write(EPOCH, iter([ROWS]))
+    assert type(caught.value) is error
+    # It looks alike to aiokafka whether a login is refused or nobody is there.
+    assert reached.called is isinstance(raised, client_errors.KafkaConnectionError)
+
+
+def test_a_task_without_rows_opens_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 200 tasks behind a shuffle, most may have none."""
+    monkeypatch.setattr(shared_writer, "adopted", Mock(side_effect=AssertionError))
+    assert shared_writer.write(EPOCH, iter(())) == Written(0, set())
+
+
+@pytest.mark.parametrize(("version", "refused"), [((3, 5, 2), True), ((3, 6), False), ((4, 1), False)])
+def test_brokers_before_3_6_are_refused(
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], refused: bool
+) -> None:
+    data = SimpleNamespace(broker_version=version)
+    client = SimpleNamespace(_manager=SimpleNamespace(broker_version_data=data))
+    monkeypatch.setattr("brew.kafka.kafka_python.kafka_python_admin", lambda *_: nullcontext(client))
+    if refused:
+        with pytest.raises(Refused, match=r"speak the protocol of Kafka 3\.5\.2; the sink needs 3\.6 or later"):
+            check_brokers(EPOCH.connection, Deadline(5))
+    else:
+        check_brokers(EPOCH.connection, Deadline(5))
+
+
+DENIED = Fatal("configuration of out: Topic authorization failed (TOPIC_AUTHORIZATION_FAILED)")
+
+
+@pytest.mark.parametrize(("limit", "size"), [(5000, 5000), (10**9, 1_000_000), (DENIED, 1_000_000)])
+def test_a_batch_is_no_larger_than_its_topic_takes_where_that_may_be_read(
+    monkeypatch: pytest.MonkeyPatch, limit: Any, size: int
+) -> None:
+    """A sink does without DescribeConfigs."""
+    answer = Mock(side_effect=[limit])
+    monkeypatch.setattr(sink_transaction, "admin", lambda _: None)
+    monkeypatch.setattr(sink_transaction.topics, "max_message_bytes", answer)
+    assert max_batch_bytes(EPOCH.connection, "out", Deadline(5)) == size
+    answer.side_effect = DeadlineExceeded("no answer")
+    with pytest.raises(DeadlineExceeded):
+        max_batch_bytes(EPOCH.connection, "out", Deadline(5))
+
+
+def test_the_evidence_of_a_lost_position_is_the_highest_batch_at_the_end_of_any_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of this sink, and visible; what another program wrote under these names is none."""
+    asked: list[Any] = []
+    logs = {0: LogOffsets(5, 9, 12), 1: LogOffsets(0, 5000, 5001)}
+    mine, other = (SINK_NAME, b"revenue"), (SINK_NAME, b"else")
+    found = [[mine, (SINK_BATCH, b"7")], [mine, (SINK_BATCH, b"12")], [other, (SINK_BATCH, b"99")]]
+    found += [[mine], [mine, (SINK_BATCH, None)], [mine, (SINK_BATCH, b"-3")], [], [(SINK_BATCH, b"50")]]
+
+    def scan_rows(_connection: object, topic: str, ranges: Any, isolation: str, *_: object, group: str) -> Any:
+        asked.append((topic, ranges, isolation, group))
+        return iter([[(0, n, b"k", b"v", headers, None) for n, headers in enumerate(found)], []])
+
+    monkeypatch.setattr(sink_transaction, "admin", lambda _: None)
+    monkeypatch.setattr(sink_transaction, "described", lambda *_: Topic("out", "id", 2, 1))
+    monkeypatch.setattr(
+        sink_transaction, "log_offsets", lambda _client, _topic, asked, _deadline: {p: logs[p] for p in asked}
+    )
+    monkeypatch.setattr(sink_transaction, "scan_rows", scan_rows)
+    look = (EPOCH.connection, "out", "revenue", SINK_BATCH, mine)
+    assert last_in_topic(*look) == 12
+    assert asked == [("out", {0: (5, 9), 1: (3000, 5000)}, "read_committed", "revenue")]
+    found[:] = [[other]]
+    assert last_in_topic(*look) is None
 
 
 METADATA = PositionMetadata("query", "offsets", "topic-id")
