@@ -94,7 +94,6 @@ class Program:
     phase: Phase
     beat_at: float
     detail: str = ""
-    unanswered_since: float | None = None
     unanswered_reason: str = ""
     fatal: str = ""
     missing: str = ""
@@ -123,7 +122,7 @@ def ready(program: Program, alive: Answer, waits: str = "") -> Answer:
     """Answer whether it works, or could at once; ``waits``: why each partition waits for a store, if they do."""
     if program.phase not in {Phase.WORKING, Phase.STANDING_BY}:
         return Answer(False, _words(program))
-    if program.unanswered_since is not None:
+    if program.unanswered_reason:
         return Answer(False, f"the brokers do not answer: {program.unanswered_reason}")
     if program.missing and alive.ok:
         return Answer(False, f"{program.missing}; what is missing is created at the next start")
@@ -216,7 +215,7 @@ class Partition:
         self.waiting_since = self.failing_since = None
         self.fenced, self.last_error = False, ""
         self.compare(now)
-        self.oldest_at = newest_at if self.lag else None
+        self.oldest_at = newest_at
         return recovered
 
     def ended(self, end: Ended, now: float, newest_at: float | None = None) -> float | None:

@@ -77,12 +77,7 @@ class Recorder:
         """Record that the brokers did not answer; ``refresh``: the working loop asked, which is a sign of life."""
         with self._lock:
             now, was = self._clock(), self._program
-            self._program = replace(
-                was,
-                unanswered_since=now if was.unanswered_since is None else was.unanswered_since,
-                unanswered_reason=why,
-                beat_at=now if refresh else was.beat_at,
-            )
+            self._program = replace(was, unanswered_reason=why, beat_at=now if refresh else was.beat_at)
             self._counts.unanswered += 1
             for partition in self._partitions.values():
                 partition.polled_at = now if refresh else partition.polled_at
@@ -90,7 +85,7 @@ class Recorder:
 
     def _answered(self, now: float | None = None) -> None:
         beat_at = self._program.beat_at if now is None else now
-        self._program = replace(self._program, unanswered_since=None, unanswered_reason="", beat_at=beat_at)
+        self._program = replace(self._program, unanswered_reason="", beat_at=beat_at)
 
     def polled(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Record that the log's end was checked."""

@@ -87,6 +87,7 @@ def test_a_program_without_partitions_lives_as_long_as_its_heart_beats(phase: Ph
     slow = Program(Phase.STARTING, 0)
     alive = live(slow, [], BOUNDS, 100_000)
     assert (alive.ok, started(slow).ok, ready(slow, alive).ok) == (True, False, False)
+    assert live(Program(Phase.STOPPING, 0), [partition(0, PartitionState.STUCK)], BOUNDS, 100_000).ok
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_ready_is_who_works_or_could_at_once(phase: Phase, begun: bool, able: bo
 
 def test_brokers_or_a_store_that_are_away_make_a_program_unready_and_leave_it_alive() -> None:
     """A rollout whose new pods can't reach the database must stop; a restart brings neither back."""
-    program = Program(Phase.WORKING, 1000, unanswered_since=900, unanswered_reason="no answer")
+    program = Program(Phase.WORKING, 1000, unanswered_reason="no answer")
     alive = live(program, [partition(0, PartitionState.BLOCKED)], BOUNDS, 1000)
     assert alive.ok
     assert ready(program, alive).reason == "the brokers do not answer: no answer"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 
 import pytest
 from harness.recorded import PLACE, TimedRecorder
 
-from brew.observability.counters import Ended, Ending, Histogram, Rate
+from brew.observability.counters import MAX_REASONS, Ended, Ending, Histogram, Rate
 from brew.observability.status import Answer, PartitionState, Phase, Status, from_json
+from brew.record import OTHER_REASONS
 
 
 def test_a_partition_that_stands_still_with_work_is_stuck_and_heals_with_a_commit(scene: TimedRecorder) -> None:
@@ -46,7 +48,7 @@ def test_fenced_is_told_until_something_is_committed(scene: TimedRecorder) -> No
     assert (scene.state(), scene.partition().transactions.fenced) == (PartitionState.FENCED, 1)
     assert "a newer attempt" in scene.partition().reason
     scene.end(Ending.COMMITTED)
-    assert scene.state() is PartitionState.WORKING
+    assert (scene.state(), scene.partition().reason) == (PartitionState.WORKING, "10 offsets to read")
 
 
 def test_work_behind_somebodys_open_transaction_is_blocked_and_its_time_does_not_count(scene: TimedRecorder) -> None:
@@ -55,6 +57,7 @@ def test_work_behind_somebodys_open_transaction_is_blocked_and_its_time_does_not
     for _ in range(100):
         scene.after(100).surveyed(PLACE, 10, 10, 15)
     assert (scene.state(), scene.partition().held_back, scene.partition().lag) == (PartitionState.BLOCKED, 5, 0)
+    assert scene.partition().reason == "5 offsets behind an open transaction, for 10000 s"
     scene.after(1).surveyed(PLACE, 10, 15, 15)
     assert scene.state() is PartitionState.WORKING
     scene.after(200).surveyed(PLACE, 10, 15, 15)
@@ -72,8 +75,9 @@ def test_brokers_that_are_away_are_waited_for_as_long_as_the_program_does(scene:
     scene.after(11).unanswered("no broker")
     assert scene.state() is PartitionState.STUCK
     scene.recorder.surveyed(PLACE, 0, 10, 10)
-    assert scene.state() is PartitionState.WORKING
+    assert (scene.state(), scene.partition().reason) == (PartitionState.WORKING, "10 offsets to read")
     assert scene.recorder.status().ready.ok
+    assert scene.recorder.snapshot()[1].unanswered == 19
     scene.after(200).surveyed(PLACE, 0, 10, 10)
     assert scene.state() is PartitionState.WORKING
 
@@ -102,16 +106,23 @@ def test_an_open_transaction_has_an_age(scene: TimedRecorder) -> None:
     assert scene.partition().open_s is None
 
 
-def test_recovery_is_from_the_first_failure_in_a_row_to_the_commit(scene: TimedRecorder) -> None:
+@pytest.mark.parametrize(
+    ("first", "recovery_s"),
+    [(Ending.FENCED, 3.5), (Ending.ABORTED, 3.5), (Ending.INDEFINITE, 3.5), (Ending.REFUSED, 1.5)],
+)
+def test_recovery_is_from_the_first_failure_in_a_row_to_the_commit(
+    scene: TimedRecorder, first: Ending, recovery_s: float
+) -> None:
+    """A range that somebody else has done is no failure."""
     scene.recorder.surveyed(PLACE, 0, 0, 0)
     scene.after(5)
-    scene.end(Ending.FENCED)
+    scene.end(first)
     scene.after(2)
     scene.end(Ending.INDEFINITE)
     assert scene.recorder.status().totals.recovery_s is None
     scene.after(1.5)
     scene.end(Ending.COMMITTED)
-    assert scene.recorder.status().totals.recovery_s == 3.5
+    assert scene.recorder.status().totals.recovery_s == recovery_s
     scene.after(50)
     scene.end(Ending.COMMITTED)
     assert scene.recorder.snapshot()[1].recoveries == 1
@@ -150,6 +161,17 @@ def test_a_partition_that_comes_later_is_recovered_from_then_on(
     assert scene.recorder.status().totals.recovery_s == recovery_s
 
 
+def test_a_position_that_another_one_moved_ends_a_failure_as_a_commit_does(scene: TimedRecorder) -> None:
+    """An attempt whose commit got no answer was committed, or a newer holder goes on: the partition moves."""
+    scene.recorder.surveyed(PLACE, 0, 10, 10)
+    scene.end(Ending.FENCED)
+    scene.after(3).surveyed(PLACE, 5, 10, 10)
+    assert (scene.state(), scene.partition().progress_age_s) == (PartitionState.WORKING, 0)
+    assert scene.recorder.status().totals.recovery_s == 3
+    scene.after(1).surveyed(PLACE, 5, 10, 10)
+    assert (scene.partition().progress_age_s, scene.recorder.snapshot()[1].recoveries) == (1, 1)
+
+
 def test_counters_outlive_partitions_that_go_and_come_back(scene: TimedRecorder) -> None:
     """Prometheus takes a counter that falls for a restart."""
     scene.end(Ending.COMMITTED, records=10, dead_letters={"not-json": 2})
@@ -157,9 +179,21 @@ def test_counters_outlive_partitions_that_go_and_come_back(scene: TimedRecorder)
     status, counts = scene.recorder.snapshot()
     assert status.partitions == ()
     assert (status.totals.records, status.totals.dead_letters, status.totals.transactions) == (10, 2, 1)
-    scene.end(Ending.COMMITTED, records=5)
-    assert counts.records[PLACE] == 10, "a copy does not change"
-    assert scene.recorder.snapshot()[1].records[PLACE] == 15
+    before = copy.deepcopy(counts)
+    scene.end(Ending.COMMITTED, records=5, steps={"fence": 0.1}, dead_letters={"not-json": 1})
+    now = scene.recorder.snapshot()[1]
+    scene.end(Ending.COMMITTED, steps={"fence": 0.1})
+    assert counts == before, "a copy does not change"
+    assert (now.records[PLACE], sum(now.steps["fence"].counts)) == (15, 1)
+
+
+def test_reasons_without_end_are_counted_together(scene: TimedRecorder) -> None:
+    """Each one is a series of Prometheus: a function may name the record in them."""
+    for number in range(MAX_REASONS + 9):
+        scene.end(Ending.COMMITTED, dead_letters={f"reason-{number}": 1})
+    scene.end(Ending.COMMITTED, dead_letters={"reason-0": 1})
+    letters = scene.recorder.snapshot()[1].dead_letters
+    assert (len(letters), letters[OTHER_REASONS], letters["reason-0"]) == (MAX_REASONS + 1, 9, 2)
 
 
 def test_who_looks_from_beside_is_no_sign_that_the_loop_lives(scene: TimedRecorder) -> None:
@@ -201,6 +235,43 @@ def test_a_store_that_is_away_is_waited_for_although_brokers_answer(scene: Timed
     scene.recorder.moved(PLACE, 10)
     assert scene.state() is PartitionState.IDLE
     assert scene.recorder.status().totals.recovery_s == 191
+    assert scene.recorder.snapshot()[1].unanswered == 18
+
+
+def test_a_store_that_is_away_is_told_where_nothing_is_left_until_the_loop_has_looked(scene: TimedRecorder) -> None:
+    """Such a partition hears from the store only when a record comes."""
+    scene.recorder.surveyed(PLACE, 10, 10, 10)
+    scene.recorder.waits([PLACE], "the database is away")
+    scene.after(5).end_offsets(PLACE, 10, 10)
+    assert scene.recorder.status().ready.reason == "every partition waits: the database is away"
+    assert scene.partition().reason.endswith("(at most 180 s): the database is away")
+    scene.recorder.surveyed(PLACE, 10, 10, 10)
+    assert (scene.state(), scene.recorder.status().ready.ok) == (PartitionState.IDLE, True)
+
+
+def test_of_two_servers_that_are_away_the_first_one_counts(scene: TimedRecorder) -> None:
+    """And when it is back the other one's time, not the time of both."""
+    scene.recorder.surveyed(PLACE, 0, 10, 10)
+    scene.recorder.unanswered("no broker")
+    scene.after(100).waits([PLACE], "the database is away")
+    scene.after(81).waits([PLACE], "the database is away")
+    assert scene.state() is PartitionState.STUCK
+    scene.recorder.end_offsets(PLACE, 10, 10)
+    assert scene.state() is PartitionState.BLOCKED
+
+
+@pytest.mark.parametrize("sign", ["phase", "waits", "ended"])
+def test_a_loop_that_waits_for_long_is_alive_as_long_as_it_says_so(scene: TimedRecorder, sign: str) -> None:
+    """Without partitions, or with those that it lost meanwhile, nothing else tells."""
+    signs = {
+        "phase": lambda recorder: recorder.phase(Phase.STANDING_BY),
+        "waits": lambda recorder: recorder.waits([], "the database is away"),
+        "ended": lambda recorder: recorder.ended(Ended(*PLACE, Ending.ABORTED, 0, 10)),
+    }
+    for _ in range(4):
+        signs[sign](scene.after(100))
+        scene.recorder._partitions.clear()
+    assert scene.recorder.status().live.ok
 
 
 def test_a_late_report_moves_no_position_back_and_what_is_held_back_counts_from_the_position(
