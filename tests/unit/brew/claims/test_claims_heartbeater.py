@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain, repeat
@@ -16,6 +16,8 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import KafkaError
 from harness.claims import GROUP, MemoryLog, Shared, claim
+from confluent_kafka import KafkaError, KafkaException
+from harness.claims import GROUP, MemoryLog, Shared
 from harness.fakes import log_record
 from harness.programs import until
 from rich.console import Console
@@ -415,6 +417,104 @@ def test_what_is_left_is_released_at_the_position_that_was_told_last(
     shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MemoryLog, "close", closed := Mock())
+class Writer:
+    """A producer: what its queue refuses, and what a flush answers for each record, by its place in the call."""
+
+    def __init__(self, answers: Mapping[int, int | None], refuses: Mapping[int, int] | None = None) -> None:
+        self.answers, self.refuses = answers, refuses or {}
+        self.queued, self.calls = list[Callable[..., None]](), list[str]()
+
+    def produce(self, _topic: str, *_record: object, on_delivery: Callable[..., None]) -> None:
+        if (code := self.refuses.get(len(self.queued))) is not None:
+            raise KafkaException(KafkaError(code))
+        self.queued.append(on_delivery)
+
+    def flush(self, _timeout: float) -> None:
+        self.calls.append("flush")
+        for place in reversed(self.answers):
+            code = self.answers[place]
+            message = log_record(100 + place, place, timestamp=(2, 1000 + place))
+            self.queued[place](None if code is None else KafkaError(code), message)
+
+    def purge(self) -> None:
+        self.calls.append("purge")
+
+
+Append = Callable[[], list[Appended]]
+
+
+@pytest.fixture
+def append(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Append, list[Writer]]]:
+    """A log that has these producers, one after another, and appends two records at each call; those that it took."""
+
+    def of(*writers: Writer) -> tuple[Append, list[Writer]]:
+        log, left, taken = ClaimsLog.__new__(ClaimsLog), [*writers], list[Writer]()
+        log._connection, log._topic, log._failing_since = Connection("b:1"), "my.claims", math.inf
+        log._producer, log._missing = None, False
+        monkeypatch.setattr(claims_log, "producer", lambda *_, **__: taken.append(left.pop(0)) or taken[-1])
+        return lambda: log.append([Item(0, b"k", b"v")] * 2, Deadline(5)), taken
+
+    return of
+
+
+BOTH: dict[int, int | None] = {0: None, 1: None}
+APPENDED = [Appended(0, 100, 1000), Appended(1, 101, 1001)]
+
+
+def test_what_was_appended_is_told_in_its_order(append: Callable[..., tuple[Append, list[Writer]]]) -> None:
+    """Whichever the brokers answer first: the members' tokens are these offsets."""
+    call, _ = append(Writer(BOTH))
+    assert call() == APPENDED
+
+
+def test_a_record_without_an_answer_is_taken_back(append: Callable[..., tuple[Append, list[Writer]]]) -> None:
+    """A claim that is delivered minutes later would take the partition from its owner."""
+    call, taken = append(writer := Writer({0: None}))
+    with pytest.raises(DeadlineExceeded, match=r"append to topic my\.claims: no answer within 5 s"):
+        call()
+    assert writer.calls == ["flush", "purge", "flush"]
+    assert taken == [writer]
+
+
+@pytest.mark.parametrize(
+    ("first", "raised"),
+    [
+        # Brokers that are away: the same producer goes on.
+        (Writer({0: KafkaError._MSG_TIMED_OUT, 1: None}), DeadlineExceeded),
+        # One that failed takes no more records, and says no more why.
+        (Writer({0: None, 1: KafkaError.TOPIC_AUTHORIZATION_FAILED}), KafkaFailure),
+        (Writer(BOTH, refuses={0: KafkaError._FATAL}), None),
+        (Writer(BOTH, refuses={1: KafkaError._FATAL}), KafkaFailure),
+        (Writer(BOTH, refuses={0: KafkaError._QUEUE_FULL}), KafkaFailure),
+    ],
+)
+def test_a_producer_that_failed_for_good_is_replaced(
+    append: Callable[..., tuple[Append, list[Writer]]], first: Writer, raised: type[Exception] | None
+) -> None:
+    again = raised is DeadlineExceeded or first.refuses.get(0) == KafkaError._QUEUE_FULL
+    call, taken = append(first, Writer(BOTH))
+    if raised is None:
+        assert call() == APPENDED
+    else:
+        with pytest.raises(raised):
+            call()
+        first.refuses, first.answers, first.queued = {}, BOTH, []
+        assert call() == APPENDED
+    assert len(taken) == (1 if again else 2)
+
+
+def test_a_claims_topic_that_two_looks_do_not_find_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is not enough: a broker that starts does not know all topics yet."""
+    log, there = ClaimsLog.__new__(ClaimsLog), [True, False, True, False, False]
+    log._admin, log._topic, log._missing = Mock(), "my.claims", False
+    monkeypatch.setattr(claims_log.topics, "describe", lambda *_: ["my.claims"] if there.pop(0) else [])
+    for _ in range(4):
+        log._check_exists()
+    with pytest.raises(Refused, match=r"topic 'my\.claims' was deleted"):
+        log._check_exists()
+
+
+def test_what_is_left_is_released_at_the_position_that_was_told_last(shared: Shared) -> None:
     with started_heartbeater(shared) as heartbeater:
         held = heartbeater.held()
         heartbeater.progress({0: replace(held[0], position=70)})

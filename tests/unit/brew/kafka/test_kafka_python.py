@@ -16,7 +16,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from harness.waiting import until
 from kafka import KafkaAdminClient
@@ -378,10 +378,11 @@ def test_transactions_that_are_ending_are_listed_among_the_open_ones_and_only_an
 
 def test_a_record_written_between_two_requests_is_no_transaction_that_holds_readers_back() -> None:
     """The end is read first; a partition whose leader does not answer is told with its error."""
-    ends = iter([10, 12])
+    ends, levels = iter([10, 12]), list[IsolationLevel]()
     lost = KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
 
-    def list_offsets(wanted: dict[Any, Any], **_more: Any) -> dict[Any, Any]:
+    def list_offsets(wanted: dict[Any, Any], *, isolation_level: IsolationLevel, **_more: Any) -> dict[Any, Any]:
+        levels.append(isolation_level)
         found = SimpleNamespace(offset=next(ends))
         results = {0: Mock(return_value=found), 1: Mock(side_effect=lost)}
         return {place: SimpleNamespace(result=results[place.partition]) for place in wanted}
@@ -390,6 +391,7 @@ def test_a_record_written_between_two_requests_is_no_transaction_that_holds_read
     read, unread = bounds(SimpleNamespace(list_offsets=list_offsets), places, Deadline(5))  # type: ignore[arg-type]
     assert (read, unread) == ({("out", 0): ReadBounds(12, 10)}, {("out", 1): "LEADER_NOT_AVAILABLE"})
     assert not read["out", 0].held
+    assert levels == [IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED]
 
 
 def test_groups_whose_coordinator_does_not_answer_are_told_and_those_without_an_offset_or_a_right_are_not() -> None:

@@ -107,6 +107,52 @@ def test_a_record_that_retention_took_is_not_waited_for() -> None:
         _take_messages([error_at(0, KafkaError._AUTO_OFFSET_RESET)], {0: 5})
 
 
+class Feed:
+    """A consumer that returns these messages, one call after another, and takes 40 s for each call."""
+
+    def __init__(self, *answers: list[Any]) -> None:
+        self.answers, self.now, self.closed = list(answers), 0.0, False
+        self.unassigned: list[list[int]] = []
+
+    def consume(self, _most: int, timeout: float) -> list[Any]:
+        assert timeout > 0
+        self.now += 40
+        return self.answers.pop(0) if self.answers else []
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        self.assigned = {one.partition: one.offset for one in partitions}
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        self.unassigned.append([one.partition for one in partitions])
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def scanned(monkeypatch: pytest.MonkeyPatch, feed: Feed, ranges: dict[int, tuple[int, int]]) -> list[tuple[int, int]]:
+    """Partition and offset of all records of a scan that waits for 60 s."""
+    monkeypatch.setattr(log_reader, "consumer", lambda *_, **__: feed)
+    monkeypatch.setattr(log_reader, "Deadline", lambda seconds: Deadline(seconds, lambda: feed.now))
+    batches = log_reader.scan(Connection("nowhere:1"), "in", ranges, "read_committed", idle_s=60)
+    return [(record.partition(), record.offset()) for batch in batches for record in batch]
+
+
+def test_a_scan_waits_for_each_record_anew_and_stops_fetching_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long log takes longer than a record may; what is written behind a range is not read along."""
+    end = log_record(9, 1, error=KafkaError(KafkaError._PARTITION_EOF))
+    feed = Feed([log_record(3)], [log_record(4)], [], [end, log_record(5)], [log_record(6)], [log_record(7)])
+    assert scanned(monkeypatch, feed, {0: (3, 8), 1: (0, 9), 2: (5, 5)}) == [(0, n) for n in (3, 4, 5, 6, 7)]
+    assert (feed.assigned, feed.unassigned, feed.closed) == ({0: 3, 1: 0}, [[1], [0]], True)
+
+
+def test_what_is_written_behind_a_range_is_no_sign_that_the_range_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = [log_record(7, 4), error_at(0, KafkaError._TRANSPORT)]
+    feed = Feed([log_record(3)], *[late] * 9)
+    with pytest.raises(DeadlineExceeded, match=r"scan of in: no record for 60 s, partitions \[0, 1\] left"):
+        scanned(monkeypatch, feed, {1: (0, 9), 0: (3, 8)})
+    assert (len(feed.answers), feed.closed) == (7, True)
+
+
 class _Leaders:
     """Answers `list_offsets` with the next of ``offsets``, the last one for good."""
 
@@ -256,6 +302,20 @@ def test_a_range_reader_that_lost_the_brokers_goes_on_with_a_new_consumer(create
     assert [(one.partition, one.offset) for one in created[1].assigned] == [(2, 5)]
 
 
+def test_a_range_reader_that_lost_the_brokers_amid_a_range_reads_no_record_twice(created: list[Silent]) -> None:
+    reader = RangeReader(Connection("nowhere:1"), "in", 2, "g")
+    answers = [[log_record(5, 2), log_record(6, 2)], []]
+    created[0].consume = lambda *_, **__: answers.pop(0)  # type: ignore[method-assign]
+    batches = reader.read(5, 9, Deadline(5), threading.Event())
+    assert [record.offset() for record in next(batches)] == [5, 6]
+    new = [log_record(7, 2), error_at(9, KafkaError._PARTITION_EOF)]
+    second = Silent(broker=True)
+    second.consume = lambda *_, **__: new  # type: ignore[method-assign]
+    reader._made = lambda: second  # type: ignore[assignment,return-value]
+    assert [record.offset() for batch in batches for record in batch] == [7]
+    assert [(one.partition, one.offset) for one in second.assigned] == [(2, 7)]
+
+
 def test_nobody_is_replaced_while_the_brokers_are_away(created: list[Silent], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "reach", Mock(side_effect=Unreachable("nobody answered")))
     _read_nothing()
@@ -306,6 +366,32 @@ def test_a_consumer_that_was_given_up_calls_nobody_as_it_closes(created: list[Si
     assert closed.wait(5)
     assert [name for name, *_ in listener.mock_calls] == ["assigned", "lost"]
     assert (member.owned, created[1].assigned) == (frozenset(), [])
+
+
+@pytest.mark.parametrize(("session_s", "heartbeat_ms"), [(10.0, 1000), (2.0, 500)])
+def test_a_members_times_reach_the_client_in_milliseconds(
+    monkeypatch: pytest.MonkeyPatch, session_s: float, heartbeat_ms: int
+) -> None:
+    """A second heartbeat fits into each session: one that is lost must not cost the partitions."""
+    consumer = Mock()
+    monkeypatch.setattr(group_consumer, "consumer", consumer)
+    Member(MemberSettings(Connection("nowhere:1"), "g", "in", max_poll_interval_s=90.0, session_timeout_s=session_s))
+    names = ("max.poll.interval.ms", "session.timeout.ms", "heartbeat.interval.ms")
+    given = [consumer.call_args.kwargs[name] for name in names]
+    assert given == [90_000, int(session_s * 1000), heartbeat_ms]
+
+
+def test_a_members_report_is_not_waited_for_and_its_failure_is_none(created: list[Silent]) -> None:
+    """Records are read again then; a commit without partitions would be one of all that was read."""
+    member = Member(MemberSettings(Connection("nowhere:1"), "g", "in"))
+    commit = Mock(side_effect=KafkaException(KafkaError(KafkaError._NO_OFFSET)))
+    created[0].commit = commit  # type: ignore[attr-defined]
+    member.report({}, "")
+    commit.assert_not_called()
+    member.report({3: 5}, "id")
+    [offset] = commit.call_args.kwargs["offsets"]
+    assert (offset.topic, offset.partition, offset.offset, offset.metadata) == ("in", 3, 5, "id")
+    assert commit.call_args.kwargs["asynchronous"] is True
 
 
 def test_the_last_report_of_a_member_waits_no_longer_than_it_may(created: list[Silent]) -> None:

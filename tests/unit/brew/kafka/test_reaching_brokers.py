@@ -6,7 +6,7 @@ import gc
 import socket
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,19 +15,20 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, Denied, Fatal, Refused
-from brew.kafka import clients, connection_diagnosis, log_reader
+from brew.kafka import clients, connection_diagnosis, log_reader, topics
 from brew.kafka.clients import ConnectionFailures, mapped
 from brew.kafka.cluster import Outage
 from brew.kafka.connection_diagnosis import cause
-from brew.kafka.offsets import committed
+from brew.kafka.offsets import committed, offsets_at
 from brew.kafka.topics import TopicSpec, create
 from brew.kafka.transaction import connect_early
+from brew.offsets import Committed
 from proof import seed
 
 
@@ -137,6 +138,94 @@ def test_whoever_may_not_see_a_position_is_told_soon_and_others_wait_in_longer_p
     with pytest.raises(Fatal, match="GROUP_AUTHORIZATION_FAILED"):
         committed(denied, "orders", [0], Deadline(30))  # type: ignore[arg-type]
     assert denied.timeouts == [0.25, 0.5, 1.0, 2.0]
+
+
+class Answer(SimpleNamespace):
+    """A committed offset as the client returns it; librdkafka may append bytes to its metadata."""
+
+    @property
+    def metadata(self) -> str:
+        return (self.content or b"").decode()  # type: ignore[no-any-return]
+
+
+def test_a_group_that_stands_at_the_first_offset_stands_somewhere() -> None:
+    """0 is a position, and no metadata is an empty text; a partition that may not be seen is no missing position."""
+    answers = [
+        Answer(partition=0, offset=0, content=None, error=None),
+        Answer(partition=1, offset=OFFSET_INVALID, content=None, error=None),
+        Answer(partition=2, offset=7, content=b"topic-id=x\xff:", error=None),
+    ]
+    reader: Any = SimpleNamespace(committed=lambda _wanted, timeout: answers)
+    assert committed(reader, "in", [0, 1, 2], Deadline(5)) == {
+        0: Committed(0, ""),
+        1: None,
+        2: Committed(7, "topic-id=x"),
+    }
+    answers[1].error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(Fatal, match="TOPIC_AUTHORIZATION_FAILED"):
+        committed(reader, "in", [0, 1, 2], Deadline(5))
+
+
+def done(value: Any) -> Future[Any]:
+    future = Future[Any]()
+    future.set_result(value)
+    return future
+
+
+def test_a_time_behind_the_last_record_has_no_offset() -> None:
+    """The brokers answer -1; the first offset is one."""
+    found = {0: 0, 1: -1}
+    client: Any = SimpleNamespace(
+        list_offsets=lambda wanted, **_: {
+            place: done(SimpleNamespace(offset=found[place.partition])) for place in wanted
+        }
+    )
+    assert offsets_at(client, "in", [0, 1], 1000, Deadline(5)) == {0: 0, 1: None}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "expected"),
+    [
+        (topics.retention_s, "604800000", 604_800),
+        (topics.retention_s, "1500", 1.5),
+        (topics.retention_s, "0", 0),
+        (topics.retention_s, "-1", None),
+        (topics.segment_s, "1500", 1.5),
+        (topics.max_message_bytes, "1048588", 1_048_588),
+        (topics.cleanup_policy, "compact,delete", "compact,delete"),
+    ],
+)
+def test_a_topics_setting_is_told_in_seconds_or_bytes(setting: Callable[..., Any], value: str, expected: Any) -> None:
+    """`receive` keeps ids as long as the topic keeps records: a thousandth of it would let a repeated one through."""
+    names = (topics.RETENTION_MS, topics.SEGMENT_MS, topics.MAX_MESSAGE_BYTES, topics.CLEANUP_POLICY)
+    config = {name: SimpleNamespace(value=value) for name in names}
+    client = SimpleNamespace(describe_configs=lambda resources, **_: {resources[0]: done(config)})
+    assert setting(client, "out", Deadline(5)) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "refused"),
+    [
+        (KafkaError(KafkaError._SSL, "ssl://h:1: SSL handshake failed: certificate has expired"), True),
+        (KafkaError(KafkaError._SSL, "ssl://h:1: SSL handshake failed: sslv3 ALERT bad certificate"), True),
+        (KafkaError(KafkaError._SSL, "ssl://h:1: SSL handshake failed: unexpected eof"), False),
+        (KafkaError(KafkaError._AUTHENTICATION, "wrong password"), True),
+        (KafkaError(KafkaError._TRANSPORT, "connection refused"), False),
+    ],
+)
+def test_a_broker_that_is_killed_in_a_handshake_refuses_nobody(
+    monkeypatch: pytest.MonkeyPatch, error: KafkaError, refused: bool
+) -> None:
+    """A run would end in a restart of its brokers; the last refusal stays what is told."""
+    monkeypatch.setattr(connection_diagnosis, "tls_failure", lambda _: "h:1: expired")
+    failures = ConnectionFailures()
+    failures(error)
+    if not refused:
+        failures.check(Connection("h:1"), "connect")
+    failures(KafkaError(KafkaError._AUTHENTICATION, "no such user"))
+    failures(KafkaError(KafkaError._TRANSPORT, "gone"))
+    with pytest.raises(Denied, match="connect: no such user"):
+        failures.check(Connection("h:1"), "connect")
 
 
 CREATED, EXISTS, LATE, DENIED = (
