@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import click
 import pytest
 
 import brew
-from brew import names
-from brew.errors import UsageError
+from brew import names, pipeline
+from brew.driver import coordination
+from brew.errors import DeadlineExceeded, Refused, UsageError
 from brew.options import run_options
 from brew.settings import ClaimsSettings, OnError, OnMissingPosition, Reader
 
@@ -97,3 +99,49 @@ def named(words: list[str]) -> tuple[str, str]:
 def test_what_can_not_be_is_refused_when_it_is_made(more: dict[str, Any], expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
         pipeline_of(**more)
+
+
+@pytest.mark.parametrize(
+    ("several", "runs"), [({}, "alone"), ({"stand_by": True}, "stand-by"), ({"share": True}, "sharing")]
+)
+def test_a_run_is_one_of_several_drivers_where_its_settings_say_so(
+    several: dict[str, bool], runs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    for module, name, kind in (
+        (pipeline, "run", "alone"),
+        (coordination, "run", "stand-by"),
+        (coordination, "run_sharing", "sharing"),
+    ):
+        monkeypatch.setattr(module, name, lambda *_, kind=kind: ran.append(kind))
+    pipeline_of(master="none", **several).run()
+    assert ran == [runs]
+
+
+def test_an_error_in_the_block_stops_the_run_and_is_the_one_that_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would write on behind a script that has ended its block."""
+    stopped: list[bool] = []
+    monkeypatch.setattr(pipeline, "run", lambda _settings, stop, *_: stopped.append(stop.wait(20)))
+    with pytest.raises(ZeroDivisionError), pipeline_of(master="none").start() as run:
+        with pytest.raises(DeadlineExceeded, match=r"still runs after 0\.01 s"):
+            run.wait(0.01)
+        raise ZeroDivisionError
+    assert (stopped, run.status.state) == ([True], "stopped")
+
+
+def test_what_ends_a_run_in_the_background_is_raised_where_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    began = threading.Event()
+
+    def refuse(_settings: object, stop: threading.Event, *_: object) -> None:
+        began.set()
+        assert stop.wait(20)
+        raise Refused("input-lost")
+
+    monkeypatch.setattr(pipeline, "run", refuse)
+    run = pipeline_of(master="none").start()
+    assert began.wait(20)
+    assert run.status.state != "failed"
+    for wait in (run.stop, run.wait):
+        with pytest.raises(Refused, match="input-lost"):
+            wait()
+    assert run.status.state == "failed"

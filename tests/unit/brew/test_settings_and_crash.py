@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+from pathlib import Path
+
 import pytest
 
+from brew import options
 from brew.connection import Connection
 from brew.errors import UsageError
 from brew.fault_injection import CrashInjector, message
@@ -45,6 +49,73 @@ def test_a_run_that_names_no_reader_reads_directly(monkeypatch: pytest.MonkeyPat
             chosen.append(settings_of(context.params).reader)
     assert chosen == [Reader.DIRECT, Reader.CONNECTOR]
     assert settings().reader is Reader.DIRECT
+
+
+# Each option with a value that is nobody's default, and no other option's.
+EACH = {
+    "input": "a",
+    "output": "b",
+    "dead_letter": "c",
+    "group": "d",
+    "on_error": "dead-letter",
+    "reader": "connector",
+    "direct.lease_s": 11.0,
+    "direct.transaction_bytes": 1200,
+    "direct.read_ahead_bytes": 1_300_000,
+    "follow": True,
+    "lanes": 14,
+    "max_records_per_transaction": 15,
+    "transaction_timeout_s": 16.0,
+    "poll_interval_s": 17.0,
+    "patience_s": 18.0,
+    "blocked_patience_s": 19.0,
+    "limits.max_bytes": 20,
+    "limits.max_depth": 21,
+    "max_rejected": 0.22,
+    "on_missing_position": "restore",
+    "crash.probability": 0.23,
+    "crash.point": "after-commit",
+    "crash.mode": "worker",
+    "crash.seed": 24,
+    "journal": "j",
+    "transform": "clicks:f",
+    "spark.master": "local[25]",
+    "spark.verbose": True,
+    "spark.jvm_dir": str(Path("jvm").resolve()),
+    "profiles.topic": "e",
+    "profiles.load_timeout_s": 26.0,
+}
+FLAGS = {
+    "direct.lease_s": "lease",
+    "transaction_timeout_s": "transaction-timeout",
+    "poll_interval_s": "poll-interval",
+    "patience_s": "patience",
+    "blocked_patience_s": "blocked-patience",
+    "limits.max_bytes": "max-record-bytes",
+    "limits.max_depth": "max-record-depth",
+    "crash.probability": "crash-prob",
+    "crash.point": "crash-point",
+    "crash.mode": "crash-mode",
+    "crash.seed": "crash-seed",
+    "profiles.topic": "profiles-topic",
+    "profiles.load_timeout_s": "profiles-timeout",
+}
+CLAIMS = {"interval_s": 1.5, "client_id": "me", "claims": "f"}
+
+
+@pytest.mark.parametrize("several", ["stand_by", "share"])
+def test_each_option_sets_what_it_names_and_nothing_else(several: str) -> None:
+    """Two of one type can change places, and no check of either's range finds it."""
+    words = [f"--{several.replace('_', '-')}", "--claim-interval", "1.5", "--client-id", "me", "--claims", "f"]
+    words += ["--tiers", "profiles", "--also-output", "g", "--allow", "input-access", "--conf", "spark.x=y=z"]
+    for name, value in EACH.items():
+        flag = FLAGS.get(name, name.rpartition(".")[2].replace("_", "-"))
+        words += [f"--{flag}", *([] if value is True else [str(value)])]
+    found = options.settings_of(run_command.make_context("run", words).params)
+    assert {name: attrgetter(name)(found) for name in EACH} == EACH
+    assert {name: attrgetter(f"{several}.{name}")(found) for name in CLAIMS} == CLAIMS
+    assert (found.stand_by is None) is (several == "share")
+    assert (found.also_output, found.allow, found.spark.conf) == (("g",), {"input-access"}, {"spark.x": "y=z"})
 
 
 @pytest.mark.parametrize("probability", [-0.1, 1.1, 7, float("nan")])
