@@ -305,7 +305,7 @@ def test_a_copy_that_may_be_elsewhere_or_compacted_is_not_lost(
         return policy if policy and name == "out" else "delete"
 
     monkeypatch.setattr(topics, "cleanup_policy", cleanup_policy)
-    at, searches = SourcePosition("in", 0, 3), list[tuple[int | None, bool]]()
+    at, searches, known = SourcePosition("in", 0, 3), list[tuple[int | None, bool]](), list[bool]()
     search = OrderSearch.__new__(OrderSearch)
     vars(search).update(
         order_topics=OrderTopics("in", "out", "dlq", "g"),
@@ -314,8 +314,8 @@ def test_a_copy_that_may_be_elsewhere_or_compacted_is_not_lost(
         _admin=None,
         source=lambda _position: log_record(3),
         logs=lambda name: {} if (policy, name) == (None, "out") else {0: LogOffsets(int(policy == "trimmed"), 10, 10)},
-        _logs={},
-        _positions=lambda _partitions: {0: 4},
+        _logs={"out": {}},
+        _positions=lambda _partitions: known.append("out" in search._logs) or {0: 4},
         _search=lambda _sources, since_ms, *, keyed: searches.append((since_ms, keyed)) or [],
         _copy=lambda *_of: PLAIN,
         _named=lambda _copies: None,
@@ -323,6 +323,8 @@ def test_a_copy_that_may_be_elsewhere_or_compacted_is_not_lost(
     (found,) = search.histories([at])
     assert (delivery_status(found)[0], search.unavailable) == (answer, notes)
     assert searches == [(0, True), (None, False)], "committed without a copy: once more, without key and time"
+    # What is committed after a log's end was read has copies behind it.
+    assert (known, search._logs) == ([True], {}), "positions first, and ends anew"
 
 
 def test_a_function_may_change_timestamps_and_drop_what_an_earlier_one_tried_to_write() -> None:

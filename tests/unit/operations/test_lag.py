@@ -280,6 +280,22 @@ def test_partitions_without_a_leader_are_left_out_and_named_beside_another_probl
     assert lag.sink_position([]) is None
 
 
+@pytest.mark.parametrize("lost", ["an admin client", "a consumer", None])
+def test_a_watch_whose_client_lost_the_brokers_goes_on_with_new_ones(
+    monkeypatch: pytest.MonkeyPatch, lost: str | None
+) -> None:
+    """Both are replaced; of brokers that do not answer at all, none is."""
+    made, closed = list[str](), Mock()
+    monkeypatch.setattr(lag, "admin", lambda *_: made.append("an admin client") or made[-1])
+    monkeypatch.setattr(lag, "consumer", lambda *_: made.append("a consumer") or closed)
+    monkeypatch.setattr(lag, "is_cut_off", lambda client, *_: ("a consumer" if client is closed else client) == lost)
+    monkeypatch.setattr(lag.topics, "describe_one", Mock(side_effect=DeadlineExceeded("no answer")))
+    watching = lag.Observer(Connection("nowhere:1"), "in", "g", 10)
+    with pytest.raises(DeadlineExceeded):
+        watching.snapshot(Deadline(5))
+    assert (made, closed.close.called) == (["an admin client", "a consumer"] * (2 if lost else 1), lost is not None)
+
+
 @pytest.mark.parametrize(("state", "told"), [(ONGOING, True), ("CompleteCommit", False)])
 def test_a_sinks_ended_transaction_says_nothing_of_a_partition_that_waits(
     observer: lag.Observer, state: str, *, told: bool

@@ -17,11 +17,21 @@ from brew.cluster import RawBatch
 from brew.connection import Connection
 from brew.errors import Refused, Retriable, Unreachable
 from brew.kafka.topics import Topic
+from brew.names import READ_COMMITTED
 from brew.offsets import LogOffsets
 from brew.signals import Stopped
 from operations import show
 from operations.dlq.dead_letter_reader import DeadLetter
-from operations.show import Reader, RecordQuery, _merged, content_document, lines, marker_document, record_document
+from operations.show import (
+    Reader,
+    RecordQuery,
+    _merged,
+    collected,
+    content_document,
+    lines,
+    marker_document,
+    record_document,
+)
 from operations.xray.model import RunBuilder
 
 
@@ -200,3 +210,59 @@ def test_records_of_several_partitions_are_merged_by_time_and_keep_each_partitio
     given = [(0, 0, 50), (0, 1, 10), (1, 0, 20), (1, 1, 60)]
     merged = _merged({"partition": p, "offset": offset, "timestamp_ms": ms} for p, offset, ms in given)
     assert [(one["partition"], one["offset"]) for one in merged] == [(1, 0), (0, 0), (0, 1), (1, 1)]
+
+
+LOGS = {0: LogOffsets(10, 5000, 5010), 1: LogOffsets(0, 7, 7)}
+
+
+def reader_of(monkeypatch: pytest.MonkeyPatch, wanted: RecordQuery) -> tuple[Reader, list[tuple[int, int, int]]]:
+    """A reader whose logs hold a record at every tenth offset, of the time of its offset; and the spans that it reads."""
+    reader, spans = Reader.__new__(Reader), list[tuple[int, int, int]]()
+    reader.wanted, reader._admin = wanted, None  # type: ignore[assignment]
+
+    def span(_self: Reader, partition: int, start: int, until: int, _log: LogOffsets) -> list[dict[str, Any]]:
+        spans.append((partition, start, until))
+        there = range(-(-start // 10) * 10, until, 10)
+        return [{"partition": partition, "offset": offset, "timestamp_ms": offset} for offset in there]
+
+    monkeypatch.setattr(Reader, "span", span)
+    monkeypatch.setattr(show, "offsets_at", lambda *_: {0: 4990, 1: None})
+    return reader, spans
+
+
+@pytest.mark.parametrize(
+    ("wanted", "places"),
+    [
+        (RecordQuery("out", limit=3), [(0, 4980), (0, 4990), (0, 5000)]),
+        (RecordQuery("out", limit=3, isolation=READ_COMMITTED), [(0, 4970), (0, 4980), (0, 4990)]),
+        (RecordQuery("out", start=4981, limit=2), [(0, 4990), (0, 5000)]),
+        (RecordQuery("out", start=0, limit=2), [(1, 0), (0, 10)]),
+        # A time behind the last record of a partition has no record there.
+        (RecordQuery("out", since_ms=4990, limit=0), [(0, 4990), (0, 5000)]),
+        (RecordQuery("out", start=5000, limit=9, isolation=READ_COMMITTED), []),
+    ],
+)
+def test_the_newest_or_the_first_records_from_a_place_are_shown(
+    monkeypatch: pytest.MonkeyPatch, wanted: RecordQuery, places: list[tuple[int, int]]
+) -> None:
+    """In the order of time, over all partitions; a committed reader is given nothing behind the last stable offset."""
+    reader, _ = reader_of(monkeypatch, wanted)
+    assert [(one["partition"], one["offset"]) for one in collected(reader, LOGS)] == places
+
+
+def test_the_newest_records_are_read_in_few_steps_back_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long log is not read from its start; with all of it wanted, none is left out."""
+    reader, spans = reader_of(monkeypatch, RecordQuery("out", limit=3))
+    reader.newest(0, LOGS[0])
+    assert spans == [(0, 4990, 5010), (0, 4950, 4990)]
+    reader, spans = reader_of(monkeypatch, RecordQuery("out", limit=0))
+    assert [one["offset"] for one in reader.newest(0, LOGS[0])] == list(range(10, 5010, 10))
+    assert len(spans) == 3
+
+
+def test_an_offset_below_the_log_is_refused_where_one_partition_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several partitions, each begins where it does."""
+    reader, _ = reader_of(monkeypatch, RecordQuery("out", start=9))
+    with pytest.raises(Refused, match=r"--offset is 9, but the log of out\[0\] begins at 10; set --offset to 10"):
+        reader.starts({0: LOGS[0]})
+    assert reader.starts(LOGS) == {0: 10, 1: 9}

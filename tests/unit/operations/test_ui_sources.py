@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from harness.pages import ROOT
@@ -219,6 +220,53 @@ def test_an_output_partition_without_a_leader_hides_no_other(monkeypatch: pytest
     assert tail.unavailable == ("no leader for out[1]; start a broker that holds them",)
 
 
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_a_time_out_keeps_the_tails_that_were_read_and_reads_the_others_first_next_time(
+    monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """Of a topic with many busy partitions, the same ones were read each time."""
+    end, asked = 9, list[list[int]]()
+
+    def batches(_topic: str, wanted: dict[int, tuple[int, int]]) -> Iterator[tuple[int, list[Any]]]:
+        asked.append(list(wanted))
+        for read, partition in enumerate(wanted):
+            if len(asked) == 1 and read == failing:
+                raise DeadlineExceeded("raw batches of out")
+            yield partition, []
+
+    monkeypatch.setattr(sources, "admin", lambda _connection: None)
+    monkeypatch.setattr(sources, "is_cut_off", lambda *_: False)
+    monkeypatch.setattr(sources.topics, "describe", lambda *_: {"out": Topic("out", "id", 3, 1)})
+    monkeypatch.setattr(sources.cluster_admin, "leaders", lambda *_: dict.fromkeys(range(3), 1))
+    monkeypatch.setattr(sources, "log_offsets", lambda *_: dict.fromkeys(range(3), LogOffsets(end, end, end)))
+    monkeypatch.setattr(sources, "batch_fetcher", lambda *_: nullcontext(SimpleNamespace(batches=batches)))
+    tail = sources.OutputTailSource(RUN.connection, "out", 400)
+    if failing == 0:
+        with pytest.raises(DeadlineExceeded):
+            tail.ask(Deadline(5))
+    else:
+        first = tail.ask(Deadline(5))
+        assert (list(first.strips), first.unread) == (list(range(failing)), 3 - failing)
+    end = 10
+    assert (list(tail.ask(Deadline(5)).strips), asked[1]) == ([0, 1, 2], [*range(failing, 3), *range(failing)])
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_tail_whose_client_lost_the_brokers_is_read_through_a_new_one(
+    monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    """It stayed stale until the page was started again; a slow answer is none that is lost."""
+    made = list[object]()
+    monkeypatch.setattr(sources, "admin", lambda _connection: made.append(object()) or made[-1])
+    monkeypatch.setattr(sources, "is_cut_off", lambda client, *_: lost and client is made[0])
+    monkeypatch.setattr(sources.topics, "describe", Mock(side_effect=DeadlineExceeded("no answer")))
+    tail = sources.OutputTailSource(RUN.connection, "out", 400)
+    for _ in range(2):
+        with pytest.raises(DeadlineExceeded):
+            tail.ask(Deadline(5))
+    assert len(made) == 1 + lost
+
+
 def test_an_output_topic_that_the_brokers_refuse_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """With `--also-output`, one without Read made the tails of all of them stale."""
     denied = {"late"}
@@ -329,3 +377,5 @@ def test_what_is_no_proof_is_refused_with_the_way_to_one(tmp_path: Path) -> None
         source.ask(Deadline(1))
     path.write_text(json.dumps(report()))
     assert source.ask(Deadline(1)).mark == "proven"
+    path.write_text(json.dumps(report(totals={"lost-output": 1})))
+    assert source.ask(Deadline(1)).mark == "violated", "the file is another one by now"
