@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
+from collections.abc import Callable
+from contextlib import closing, nullcontext
 from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from brew.deadline import Deadline
-from brew.errors import UsageError
-from brew.journal import Journal, Step
+from brew.errors import Refused, UsageError
+from brew.journal import Journal, Phase, Step
 from brew.names import CrashPoint
 from proof.campaign import campaign, runner
 from proof.campaign.cell import LINES, Cell, Need, Result, append_result, finished_results
@@ -21,7 +25,7 @@ from proof.campaign.cluster import ExternalCluster
 from proof.campaign.effects import HOLDERS, holders
 from proof.campaign.journals import Journals
 from proof.campaign.programs import Program, Programs
-from proof.campaign.stage import CellEnvironment, StalledError
+from proof.campaign.stage import CellEnvironment, FaultMissedError, StalledError
 
 QUIET = Cell("T-quiet", "T", "nothing", "nobody", "never", lambda _stage: None)
 ROWS = {f"F{n:02d}" for n in (*range(1, 6), 8, 10, *range(14, 20), *range(21, 34), 35, 38)}
@@ -114,10 +118,99 @@ def test_a_cell_is_no_better_than_what_the_checker_said(
 ) -> None:
     stage, found = _stage(tmp_path, QUIET), runner.Judgement()
     report = {"verdict": verdict, "findings": findings, "doubts": doubts, "inputs": 3, "counts": {"fences": 1}}
-    stage.verified = lambda *_options: report  # type: ignore[method-assign]
+    asked: list[tuple[str, ...]] = []
+    stage.verified = lambda *options: asked.append(options) or report  # type: ignore[method-assign,func-returns-value]
     runner.check(stage, found, settled=True)
     assert (found.verdict, found.doubts) == judged
     assert found.counts == {"inputs": 3, "fences": 1}
+    runner.check(stage, runner.Judgement(), settled=False)
+    journals = ("--journals", str(tmp_path / "journals"))
+    assert asked == [(*journals, "--settled"), journals]
+
+
+def _fail(error: Exception) -> Callable[[CellEnvironment], None]:
+    def function(_stage: CellEnvironment) -> None:
+        raise error
+
+    return function
+
+
+CONTROL = replace(QUIET, expected="violated")
+
+
+@pytest.mark.parametrize(
+    ("cell", "verdict", "settled"),
+    [
+        (QUIET, "proven", [True]),
+        (replace(QUIET, judged=False), "proven", []),
+        (replace(QUIET, function=lambda stage: stage.find("ledger-drift", "a cent")), "violated", [True]),
+        (replace(QUIET, function=lambda stage: stage.doubts.append("an unread frame")), "inconclusive", [True]),
+        (replace(QUIET, function=lambda stage: stage.writer().wait(Deadline(10))), "violated", [True]),
+        (replace(QUIET, function=_fail(StalledError("no commit"))), "violated", [False]),
+        (replace(QUIET, function=_fail(FaultMissedError("nothing open"))), "inconclusive", [False]),
+        (replace(QUIET, function=_fail(OSError("no disk"))), "inconclusive", [False]),
+        (replace(CONTROL, function=_fail(StalledError("no commit"))), "inconclusive", [False]),
+        (replace(CONTROL, function=lambda stage: stage.find("two-owners", "p")), "violated", [True]),
+    ],
+)
+def test_a_cell_is_no_better_than_what_its_play_found(
+    cell: Cell, verdict: str, settled: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a crash that the next writer healed; open transactions are violations only once all has ended well."""
+    checked: list[bool] = []
+    for phase in ("_open", "_close", "count"):
+        monkeypatch.setattr(runner, phase, lambda *_: None)
+    monkeypatch.setattr(runner, "check", lambda *_, settled: checked.append(settled))
+    for step in ("read_to_the_end", "forget"):
+        monkeypatch.setattr(CellEnvironment, step, lambda _: None)
+    stage, judged = _stage(tmp_path, cell, ("sh", "-c", "kill -SEGV $$")), runner.Judgement()
+    with stage.programs:
+        runner._run_phases(stage, judged)
+    assert (judged.verdict, checked) == (verdict, settled)
+
+
+def test_what_was_aborted_is_counted_from_journals_and_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begun and not committed is aborted; records that can't be counted are a doubt."""
+    stage, judged, place = _stage(tmp_path, QUIET), runner.Judgement(), {"topic": "in", "partition": 0}
+    with closing(Journal(stage.journals.folder, "writer")) as journal:
+        for step, times in ((Step.BEGIN, 3), (Step.COMMIT, 2)):
+            for _ in range(times):
+                journal.write(step, Phase.DONE, **place)
+        journal.write(Step.SEND_OFFSETS, Phase.FAILED, **place, detail="Fenced: by a newer one")
+        journal.write(Step.SEND_OFFSETS, Phase.FAILED, **place, detail="Retriable: no answer")
+    logs: list[Any] = [{"aborted": 3}, {"aborted": 4}]
+    monkeypatch.setattr(runner.log_summary, "end_offsets", lambda *_: logs)
+    runner.count(stage, judged)
+    counted = {"committed_transactions": 2, "aborted_transactions": 1, "aborted_records": 7}
+    assert (judged.counts, judged.doubts, dict(stage.fired)) == (counted, [], {"fences": 1, "aborted_records": 7})
+    monkeypatch.setattr(runner.log_summary, "end_offsets", Mock(side_effect=Refused("no right")))
+    runner.count(stage, judged)
+    assert judged.doubts == ["aborted records could not be counted: no right"]
+
+
+def test_the_programs_of_a_cell_that_is_far_over_its_time_are_killed(tmp_path: Path) -> None:
+    with Programs(tmp_path) as programs:
+        program = programs.start("hangs", "sleep", "600")
+        with runner._killed_after(0.01, programs):
+            assert program.wait(Deadline(20)) == -9
+
+
+@pytest.mark.parametrize(("verdict", "goes_on"), [("proven", True), ("violated", False), ("inconclusive", False)])
+def test_a_fault_that_removes_data_comes_only_after_a_proof_of_what_was_there(
+    verdict: str, goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = _stage(tmp_path, QUIET)
+    monkeypatch.setattr(stage, "verified", lambda: {"verdict": verdict, "totals": {}, "doubts": []})
+    with nullcontext() if goes_on else pytest.raises(StalledError, match="not proven even before the fault"):
+        stage.proven()
+
+
+def test_a_writer_that_ends_otherwise_than_it_has_to_is_a_stall(tmp_path: Path) -> None:
+    stage = _stage(tmp_path, QUIET, ("sh", "-c", "echo why >&2; exit 3"))
+    with stage.programs:
+        stage.ended(stage.writer(), 3)
+        with pytest.raises(StalledError, match="drain-1 ended with 3 instead of 0: why"):
+            stage.drain()
 
 
 def test_a_bound_without_a_recovery_shows_nothing(tmp_path: Path) -> None:
@@ -176,6 +269,7 @@ def test_each_strict_experiment_has_a_control_that_has_to_break() -> None:
     strict = [name for name in by_name if name.endswith("-strict")]
     assert len(strict) == 4
     assert {by_name[name.replace("-strict", "-control")].expected for name in strict} == {"violated"}
+    assert {cell.bound_s for cell in by_name.values() if cell.expected == "violated"} == {None}, "late is not broken"
     controls = {cell.row for cell in by_name.values() if cell.expected == "violated"}
     assert controls >= {"F02", "F11", "F12", "F13", "F29", "F30", "F31", "F32", "F33", "F34", "F39", "F43"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 import psutil
 import pytest
@@ -18,9 +20,9 @@ import pytest
 from brew.deadline import Deadline
 from brew.journal import Entry, Journal, Phase, Step
 from brew.kafka.cluster_admin import coordinator_partition
-from proof.campaign import campaign, runner
+from proof.campaign import campaign, effects, runner
 from proof.campaign.cell import p95
-from proof.campaign.cells import mixture
+from proof.campaign.cells import mixture, spark, writer
 from proof.campaign.cells.wire import slowed
 from proof.campaign.cluster import ExternalCluster
 from proof.campaign.effects import COPIES, OPEN, copies, cut, held_open
@@ -31,14 +33,19 @@ from proof.wire.rules import NetworkConditions
 
 
 def _line(
-    at: float, step: Step, phase: Phase = Phase.DONE, *, pid: int = 1, partition: int = 0, start: int = 0
+    at: float, step: Step, phase: Phase = Phase.DONE, *, pid: int = 1, partition: int = 0, start: int = 0, **more: str
 ) -> Entry:
-    return Entry(at, "writer", pid, step, phase, {"partition": partition, "start": start, "until": start + 10})
+    return Entry(at, "writer", pid, step, phase, {"partition": partition, "start": start, "until": start + 10, **more})
 
 
 def _read(at: float, source_partition: int, source_offset: int, count: int) -> Entry:
     run = [100 + source_offset, source_partition, source_offset, count]
     return Entry(at, "reader", 9, Step.READ, Phase.DONE, {"topic": "out", "partition": 0, "runs": [run]})
+
+
+def _environment(folder: Path) -> CellEnvironment:
+    cell = campaign.named("F09-speculation-connector-spark")
+    return CellEnvironment(cell, 1, ExternalCluster("nowhere:1"), folder, Programs(folder), Deadline(5))
 
 
 def test_a_recovery_ends_with_the_first_commit_that_was_acknowledged_after_the_last_kill() -> None:
@@ -108,6 +115,97 @@ def test_a_transaction_counts_as_open_when_both_sides_say_so() -> None:
     assert held_open(begun, set()) == held_open({}, {"g:in:1"}) == set()
 
 
+@pytest.mark.parametrize(("open_ids", "caught"), [(["g:in:1", "g:in:9"], {1}), (["g:in:0"], set()), ([], set())])
+def test_a_process_is_caught_in_a_transaction_that_its_brokers_know_or_goes_on(
+    open_ids: list[str], caught: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of partition 0 its transaction has ended; another process's is none of it."""
+    monkeypatch.setattr(effects, "_TRIES", 2)
+    stage = _environment(tmp_path)
+    stage.journals.entries = [
+        *(_line(1.0, Step.BEGIN), _line(1.1, Step.COMMIT), _line(1.2, Step.BEGIN, partition=1)),
+        _line(1.2, Step.BEGIN, pid=2, partition=2),
+    ]
+    monkeypatch.setattr(stage, "names", SimpleNamespace(transactional_id="g:in:{}".format))
+    known = [SimpleNamespace(transactional_id=name) for name in open_ids]
+    monkeypatch.setattr(stage, "open_transactions", lambda: known)
+    process = Mock(pid=1)
+    assert effects.caught_open(stage, [process]) == caught
+    assert (dict(stage.fired), process.mock_calls[-1]) == ({OPEN: 1}, call.suspend()) if caught else ({}, call.resume())
+
+
+@pytest.mark.parametrize(
+    ("entry", "fenced"),
+    [
+        (_line(2.0, Step.COMMIT, Phase.FAILED, detail="Fenced: by a newer one"), True),
+        (_line(1.0, Step.COMMIT, Phase.FAILED, detail="Fenced: by a newer one"), False),
+        (_line(2.0, Step.COMMIT, Phase.FAILED, detail="Fenced: by a newer one", pid=2), False),
+        (_line(2.0, Step.COMMIT, Phase.FAILED, detail="Retriable: no leader"), False),
+        (_line(2.0, Step.COMMIT, Phase.INTENT, detail="Fenced: by a newer one"), False),
+    ],
+)
+def test_a_zombie_is_fenced_only_by_its_own_words_after_it_woke(
+    entry: Entry, fenced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(effects, "_FENCED_S", 0.02)
+    stage = _environment(tmp_path)
+    stage.journals.entries = [entry]
+    assert effects.fenced_since(stage, {1}, 1.5) is fenced
+
+
+COMMITTING = (Step.COMMIT, Phase.INTENT)
+
+
+@pytest.mark.parametrize(
+    ("entries", "frozen"),
+    [
+        ([_line(1.0, *COMMITTING), _line(1.0, Step.BEGIN, partition=1)], {0}),
+        ([_line(1.0, *COMMITTING), _line(1.1, Step.COMMIT)], set()),
+        ([_line(1.0, *COMMITTING, pid=2)], set()),
+    ],
+)
+def test_a_writer_is_frozen_at_the_moment_that_is_asked_for(
+    entries: list[Entry], frozen: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its own last line in a partition; else it goes on, and nothing is counted."""
+    monkeypatch.setattr(writer, "_TRIES", 1)
+    stage, program = _environment(tmp_path), Mock(pid=1)
+    stage.journals.entries = entries
+    assert set(writer.freeze(stage, program, "committing")) == frozen
+    assert (program.signal.mock_calls[-1].args, stage.fired["pauses"]) == (
+        ((signal.SIGSTOP,), 1) if frozen else ((signal.SIGCONT,), 0)
+    )
+
+
+def test_a_process_died_if_a_partitions_last_attempt_has_no_outcome(tmp_path: Path) -> None:
+    """Each once, however many partitions it had; what a reader of its number read shows nothing."""
+    stage = _environment(tmp_path)
+    stage.journals.entries = [
+        *(_line(1.0, Step.BEGIN), _line(1.1, Step.OUTCOME), _read(1.2, 0, 0, 1)._replace(pid=1)),
+        *(_line(1.0, Step.BEGIN, pid=2), _line(1.0, Step.BEGIN, pid=2, partition=1)),
+        *(_line(1.0, Step.OUTCOME, pid=3), _line(1.1, Step.FENCE, pid=3)),
+    ]
+    assert spark.deaths(stage) == 2
+
+
+@pytest.mark.parametrize(
+    ("entry", "copied"),
+    [
+        (_line(2.0, Step.FENCE, pid=2), True),
+        (_line(2.0, Step.FENCE, pid=2, partition=1), False),
+        (_line(2.0, Step.FENCE, Phase.INTENT, pid=2), False),
+        (_line(2.0, Step.BEGIN, pid=2), False),
+        (_line(1.4, Step.FENCE, pid=2), False),
+        (_line(2.0, Step.FENCE, pid=1), False),
+    ],
+)
+def test_a_copy_fences_the_range_in_which_a_task_sleeps(entry: Entry, copied: bool, tmp_path: Path) -> None:
+    stage = _environment(tmp_path)
+    stage.journals.entries = [_line(1.0, Step.BEGIN), _line(1.1, Step.BEGIN, partition=1), entry]
+    stage.journals.entries.insert(2, _line(1.2, Step.COMMIT, partition=1))
+    assert spark.copied(stage, {1}, 1.5) is copied
+
+
 def test_a_copy_is_a_second_process_at_the_same_range_at_the_same_time() -> None:
     """One after another is a repetition, of another range another task; neither is speculation."""
     first = [_line(1.0, Step.FENCE, pid=10), _line(5.0, Step.OUTCOME, pid=10)]
@@ -141,10 +239,8 @@ def test_a_slow_network_counts_by_the_steps_that_it_slowed() -> None:
 
 def test_switching_speculation_on_shows_nothing_without_a_copy(tmp_path: Path) -> None:
     """16 commits, no abort and no fence were once called proven."""
-    cell = campaign.named("F09-speculation-connector-spark")
-    stage = CellEnvironment(cell, 1, ExternalCluster("nowhere:1"), tmp_path, Programs(tmp_path), Deadline(5))
     judged = runner.Judgement()
-    runner.guard(stage, judged)
+    runner.guard(_environment(tmp_path), judged)
     assert judged.verdict == "inconclusive"
     assert [doubt for doubt in judged.doubts if f"{COPIES} 0 of 1" in doubt]
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +24,7 @@ from brew.errors import DeadlineExceeded
 from proof.campaign import campaign
 from proof.campaign.campaign import Plan, run_campaign
 from proof.campaign.cell import LINES, WHOLE, Cell, Result, append_result, finished_results
+from proof.campaign.cluster import ExternalCluster
 from proof.campaign.effects import Freezer, frozen
 from proof.campaign.programs import ProgramFailedError, Programs
 from proof.campaign.runner import RunSettings
@@ -183,6 +184,48 @@ def test_what_was_only_late_is_tried_again_when_asked_and_says_so(tmp_path: Path
     }
     assert [one.note for one in done if one.cell == "late"] == ["repeated after stall: 11 s of 10."]
     assert sorted(one.cell for one in finished_results(tmp_path)) == sorted(one.cell for one in done)
+
+
+def test_only_a_resumed_campaign_counts_what_is_there(tmp_path: Path) -> None:
+    """An old result would stand for a cell that has not run."""
+    began: list[str] = []
+    plan = _plan(tmp_path, [_cell("a", bool)], 1)
+    for resume in (False, False, True):
+        run_campaign(replace(plan, resume=resume), lambda cell, _seed: began.append(cell.name), lambda _result: None)
+    assert (began, len(finished_results(tmp_path))) == (["a", "a"], 1)
+
+
+def test_a_result_that_was_not_expected_costs_its_brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be in any state, and would spoil the next cell."""
+    events: list[str] = []
+
+    class Brokers(ExternalCluster):
+        def __init__(self, _folder: Path) -> None:
+            super().__init__("nowhere:1")
+            events.append("up")
+
+        def close(self) -> None:
+            events.append("down")
+
+    monkeypatch.setattr(campaign, "Sandbox", Brokers)
+    monkeypatch.setattr(campaign.tempfile, "mkdtemp", lambda **_: str(tmp_path))
+    cells = [_cell("a", bool), replace(_cell("b", bool), expected="violated"), _cell("c", bool)]
+    plan = replace(_plan(tmp_path, cells, 1), bootstrap=None)
+    run_campaign(plan, lambda cell, _seed: events.append(cell.name), lambda _result: None)
+    assert events == ["a", "up", "b", "down", "c", "up", "down"]
+
+
+@pytest.mark.parametrize(
+    ("printed", "code", "known"),
+    [("{}", 0, False), ('{"n": 1}', 0, True), ('{"n": 1}', 1, True), ('{"n": 1}', 3, False), ("no JSON", 0, False)],
+)
+def test_a_report_is_one_only_by_what_it_says_and_how_its_program_ended(
+    printed: str, code: int, known: bool, tmp_path: Path
+) -> None:
+    with Programs(tmp_path) as programs:
+        program = programs.start("check", "sh", "-c", f"echo '{printed}'; exit {code}")
+        with nullcontext() if known else pytest.raises(ProgramFailedError, match=f"ended with {code} and gave no"):
+            assert program.report(Deadline(10)) == {"n": 1}
 
 
 def test_a_line_that_was_cut_off_does_not_spoil_the_next_one(tmp_path: Path) -> None:

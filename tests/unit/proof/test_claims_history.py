@@ -9,7 +9,7 @@ from harness.claims import INTERVAL, START_MS, beat, claim, release
 
 from brew.claims.messages import Message, encode
 from brew.claims.state import Table
-from proof.claims.history import History, MemberView
+from proof.claims.history import Belief, History, MemberView, broken, uncovered
 from proof.claims.members import Races
 from proof.commands.claims import _share
 
@@ -57,6 +57,27 @@ def test_it_agrees_with_the_products_fold_on_random_logs() -> None:
                 nobody = current is None or current.client_id is None
                 owner = (None, -1) if nobody else (current.client_id, current.token)
                 assert history.at(place, offset + 1) == owner
+
+
+@pytest.mark.parametrize(
+    ("beliefs", "ends"),
+    [
+        ([Belief("a", 0, 7), Belief("b", 1, 8)], []),
+        ([Belief("b", 0, 7), Belief("b", 1, 8)], ["granted to a"]),
+        ([Belief("a", 0, 7), Belief("b", 0, 7), Belief("b", 1, 8)], ["granted to a", "twice by the claim at 7"]),
+        ([Belief("a", 0, 7), Belief("a", 0, 6), Belief("b", 1, 8)], ["granted to nobody"]),
+        ([Belief("a", 0, 7)], ["but b did not hold it"]),
+    ],
+)
+def test_each_grant_of_a_race_is_held_once_and_by_its_winner(beliefs: list[Belief], ends: list[str]) -> None:
+    found = broken(beliefs, {(0, 7): "a", (1, 8): "b"})
+    assert [text[-len(end) :] for text, end in zip(found, ends, strict=True)] == ends
+
+
+@pytest.mark.parametrize(("partitions", "wrong"), [([0, 1], []), ([0], [1]), ([0, 1, 1], [1]), ([], [0, 1])])
+def test_each_round_gives_each_partition_one_owner(partitions: list[int], wrong: list[int]) -> None:
+    found = uncovered([Belief("a", partition, 7) for partition in partitions], 2)
+    assert [int(text.split()[1]) for text in found] == wrong
 
 
 @pytest.mark.parametrize(

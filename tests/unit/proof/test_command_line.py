@@ -14,6 +14,7 @@ from brew.cli import exit_code_of
 from brew.names import ExitCode
 from proof import commands
 from proof.__main__ import proof
+from proof.campaign.cell import Result
 from proof.commands import campaign
 from proof.commands.inspect import _table
 
@@ -92,6 +93,34 @@ def test_a_writer_that_is_no_command_is_refused(
     words = ["campaign", "--cells", "F01-*", "--out", str(tmp_path), "--writer", writer]
     assert exit_code_of(proof, "proof", words) == ExitCode.USAGE
     assert capsys.readouterr().err.startswith("proof: --writer is ")
+
+
+@pytest.mark.parametrize(
+    ("results", "options", "code"),
+    [
+        ([], (), ExitCode.REFUSED),
+        ([], ("--may-leave-out",), ExitCode.DONE),
+        ([("proven", "proven")], (), ExitCode.DONE),
+        ([("violated", "violated")], (), ExitCode.DONE),
+        ([("violated", "proven")], (), ExitCode.VIOLATION),
+        ([("proven", "violated")], (), ExitCode.VIOLATION),
+        ([("inconclusive", "proven")], (), ExitCode.REFUSED),
+        ([("inconclusive", "proven"), ("violated", "proven")], (), ExitCode.VIOLATION),
+    ],
+)
+def test_a_campaigns_exit_code_is_that_of_its_worst_result(
+    results: list[tuple[str, str]],
+    options: tuple[str, ...],
+    code: ExitCode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A control that breaks nothing is as bad as a violation, and a cell that was left out shows nothing."""
+    about = ("F10-old-checkpoint", "F10", "", "", "", "", 1)
+    done = [Result(*about, verdict, "", 0.0, None, expected=expected) for verdict, expected in results]
+    monkeypatch.setattr(campaign, "run_campaign", lambda *_: done)
+    words = ["campaign", "--cells", "F10-*", "--out", str(tmp_path), *options]
+    assert exit_code_of(proof, "proof", words) == code
 
 
 def test_numbers_are_whole_on_a_narrow_terminal(

@@ -195,6 +195,7 @@ def test_a_bar_is_met_at_its_number_and_missed_beyond(title: str, met: list[Resu
         ("Spark killed and restarted, connector reader", _restarted("spark", 0.1, 19)),
         ("Coordinator killed, until the first new commit", _times("w", 1.0, 2)),
         ("Transactions on one id, across the epoch overflow", _one_id(32_999)),
+        ("Transactions on one id, across the epoch overflow", _one_id(33_000, doubts=["not seen"])),
         ("All runs together", _volume(10**6, 10**4, 2999)),
         ("Kills at each crash point, connector reader", [*_kills("writer", 100)[1:], *_kills("writer", 99)[:1]]),
         ("The same through Spark, direct reader", _kills(DIRECT_S, 100)[1:]),

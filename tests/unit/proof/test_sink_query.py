@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
-from proof.campaign.sink_query import SparkEvents, attempts
+import pytest
+
+from brew.deadline import Deadline
+from proof.campaign import sink_query
+from proof.campaign.cell import Cell, nothing
+from proof.campaign.cluster import ExternalCluster
+from proof.campaign.programs import Programs
+from proof.campaign.sink_query import COPY, COUNT, JOIN, SinkExperiment, SparkEvents, attempts
+from proof.campaign.stage import CellEnvironment, StalledError
+from proof.checking.sink_batches import BatchHistory, SeenRow
 
 QUERY_LOG = """\
 1732460000.1 sink s-1: batch 3 failed, 0 rows in 0.500 s (attempt 1): Fenced: produce: a newer attempt has the id
@@ -50,3 +62,69 @@ def test_what_spark_ran_again_is_counted_for_a_stage_or_for_all(tmp_path: Path) 
     assert known.count() == {"tasks_repeated": 1, "copies": 2, "stages_repeated": 1, "executors_lost": 1}
     assert known.count(7) == {"tasks_repeated": 1, "copies": 1, "stages_repeated": 1, "executors_lost": 1}
     assert known.count(8) == {"copies": 1, "executors_lost": 1}
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> SinkExperiment:
+    cell = Cell("T-sink", "T", "nothing", "nobody", "never", nothing)
+    stage = CellEnvironment(cell, 1, ExternalCluster("nowhere:1"), tmp_path, Programs(tmp_path), Deadline(20))
+    watcher: Any = Mock(batches=lambda: 1)
+    return SinkExperiment(stage, watcher, "tasks")
+
+
+@pytest.mark.parametrize(("word", "count"), [("", 1), ("Fenced", 1), ("Retriable", 0)])
+def test_only_failed_attempts_of_that_kind_count(word: str, count: int, experiment: SinkExperiment) -> None:
+    program: Any = SimpleNamespace(said=lambda: QUERY_LOG)
+    experiment.fire_attempts(program, "attempts_fenced", word)
+    assert experiment.stage.fired["attempts_fenced"] == count
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "refused"),
+    [(1, "two queries have one name", True), (0, "two queries have one name", False), (1, "OOM", False)],
+)
+def test_a_query_is_refused_by_its_end_and_for_the_reason(
+    code: int, said: str, refused: bool, experiment: SinkExperiment
+) -> None:
+    program: Any = Mock(wait=lambda _deadline: code, said=lambda: said)
+    with nullcontext() if refused else pytest.raises(StalledError):
+        experiment.refused(program, "two queries have one name")
+    assert experiment.stage.fired["refusals"] == refused
+
+
+@pytest.mark.parametrize(
+    ("query", "rows", "is_open", "found"),
+    [
+        (COUNT, [SeenRow(0, b"gold", 2)], False, []),
+        (COUNT, [SeenRow(0, b"gold", 2)], True, ["hanging-transaction"]),
+        (COUNT, [SeenRow(0, b"gold", 1)], False, ["lost-output"]),
+        (COPY, [SeenRow(0, b"0-0", 1), SeenRow(0, b"3-7", 1)], False, []),
+        (COPY, [SeenRow(0, b"0-0", 1), SeenRow(2, b"3-7", 1)], False, ["lost-output"]),
+        (JOIN, [SeenRow(0, b"0-0", 1), SeenRow(2, b"3-7", 1)], False, []),
+    ],
+)
+def test_what_readers_saw_of_the_sink_is_compared_with_its_input(
+    query: str,
+    rows: list[SeenRow],
+    is_open: bool,
+    found: list[str],
+    experiment: SinkExperiment,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a drain; only a join may have a batch without rows. Another query's open transaction is not the sink's."""
+    history, stage = BatchHistory(), experiment.stage
+    history.observe(0, rows)
+    experiment.query = query
+    monkeypatch.setattr(experiment.watcher, "look", lambda: history)
+    for name in ("start", "ended"):
+        monkeypatch.setattr(experiment, name, Mock())
+    inputs = [(0, 0, b"gold-1", b"{}", [], 1), (3, 7, b"gold-2", b"{}", [], 1)]
+    monkeypatch.setattr(stage, "records", lambda _topic: inputs)
+    ids = ["another", *([experiment.transactional_id] if is_open else [])]
+    known = [SimpleNamespace(transactional_id=name) for name in ids]
+    monkeypatch.setattr(sink_query, "open_transactions", lambda *_: known)
+    experiment.check()
+    assert [finding["name"] for finding in stage.findings] == found
+    assert (experiment.ended.called, stage.counts["inputs"]) == (True, 2)
+    monkeypatch.setattr(sink_query, "open_transactions", lambda *_: [])
+    assert not experiment.is_open()

@@ -244,3 +244,59 @@ def test_a_silent_coordinator_is_no_open_transaction(monkeypatch: pytest.MonkeyP
     assert verify._committed(Connection("nowhere:1"), CLAIM, range(1), settled=True) == {0: None}
     with pytest.raises(Refused, match="part of a transaction that has not ended"):
         verify._committed(Connection("nowhere:1"), CLAIM, range(1), settled=False)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], list[int], list[int]]:
+    """What `snapshot` asks for; the group's positions that it is told, and the ends of an output, the last for ever."""
+    asked, positions, ends = list[str](), [1], [4]
+
+    def committed(*_: object, settled: bool) -> dict[int, int]:
+        assert settled
+        asked.append("position")
+        return {0: positions.pop(0) if len(positions) > 1 else positions[0]}
+
+    def log_offsets(_client: object, name: str, *_: object) -> dict[int, LogOffsets]:
+        asked.append(name)
+        end = ends.pop(0) if name == "out" and len(ends) > 1 else ends[0]
+        return {0: LogOffsets(0, 4, end if name == "out" else 4)}
+
+    monkeypatch.setattr(verify, "admin", lambda _: None)
+    monkeypatch.setattr(verify.topics, "describe_one", lambda *_: SimpleNamespace(partitions=1))
+    monkeypatch.setattr(verify.offsets, "log_offsets", log_offsets)
+    monkeypatch.setattr(verify, "_committed", committed)
+    monkeypatch.setattr(verify, "_offset_log", lambda *_: None)
+    monkeypatch.setattr(verify, "_PAUSE_S", 0.0)
+    return asked, positions, ends
+
+
+LOOK = ["position", "in", "out", "late", "dlq", "position"]
+
+
+@pytest.mark.parametrize(
+    ("positions", "ends", "looks", "gaps"),
+    [([1], [4], 1, 0), ([1, 2], [4], 2, 0), ([1], [5, 4], 2, 0), ([1], [5], 1, 1)],
+    ids=["quiet", "the group moves on", "markers come later", "an open transaction"],
+)
+def test_logs_are_taken_between_two_equal_looks_at_the_position(
+    positions: list[int],
+    ends: list[int],
+    looks: int,
+    gaps: int,
+    asked: tuple[list[str], list[int], list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Logs from before a position may lack what it says is out; what stays open is a gap, after some patience."""
+    monkeypatch.setattr(verify, "_SETTLE_S", 1e-9 if gaps else 60.0)
+    asked[1][:], asked[2][:] = positions, ends
+    found = verify.snapshot(Connection("nowhere:1"), CLAIM, Deadline(5), settled=True)
+    assert (asked[0], found.committed, len(found.gaps)) == (LOOK * looks, {0: positions[-1]}, gaps)
+
+
+def test_a_position_that_never_stands_still_is_refused(
+    asked: tuple[list[str], list[int], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "_SETTLE_S", 1e-9)
+    asked[1][:] = range(9)
+    with pytest.raises(Refused, match="the position of group 'g' kept changing"):
+        verify.snapshot(Connection("nowhere:1"), CLAIM, Deadline(5), settled=True)
