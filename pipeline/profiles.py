@@ -236,7 +236,7 @@ class GlobalTable:
     def _forget(self) -> None:
         if self._source is not None:
             self._source.close()
-        self._source, self._table, self.loaded = None, Table(), False
+        self._source, self._table, self.loaded, self._asked_at = None, Table(), False, float("-inf")
 
     def close(self) -> None:
         """Cancel a running load and close the client."""

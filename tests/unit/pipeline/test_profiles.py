@@ -276,6 +276,25 @@ def test_a_failed_read_that_may_have_lost_profiles_is_repeated_from_the_start(mo
     assert list(table.ready(5).entries) == ["c-1"]
 
 
+def test_a_thread_that_waited_meanwhile_does_not_take_what_a_failed_read_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it waited, another thread read all, and a third one lost it: its orders were `standard`."""
+    source = Source([(b"c-1", profile("c-1", "gold"))])
+    table = global_table(source, monkeypatch)
+    lock = table._lock
+
+    def after_two_others(timeout: float) -> bool:
+        table._lock = lock
+        table.ready(5)
+        source.failing = True
+        with pytest.raises(Retriable):
+            table.ready(5)
+        source.positions, source.failing = {0: 0}, False
+        return lock.acquire(timeout=timeout)
+
+    table._lock = Mock(acquire=after_two_others)
+    assert tier_and_place(table.ready(5)) == ("gold", b"0/0")
+
+
 def test_a_replaced_reader_goes_on_at_its_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     clients: list[Mock] = []
     monkeypatch.setattr(topic_reader, "consumer", lambda *_, **__: clients.append(Mock()) or clients[-1])
