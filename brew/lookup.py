@@ -82,6 +82,7 @@ class Rows:
         self._refresh, self._now_ms = refresh, now_ms
         self._lock = threading.Lock()
         self._read_at: int | None = None
+        self._failed_at, self._failure = 0.0, BrewError()
         self._rows: dict[bytes, tuple[list[int], list[bytes | None]]] = {}
 
     def add(self, key: bytes, timestamp: int, value: bytes | None) -> None:
@@ -98,6 +99,7 @@ class Rows:
 
     def at(self, key: bytes, timestamp: int) -> bytes | None:
         """Look up a value like `Table.at`."""
+        arrived = time.monotonic()
         with self._lock:
             now = self._now_ms()
             # Rows up to a record's time have to be known, or `brew verify` would find another answer later.
@@ -105,7 +107,13 @@ class Rows:
             if self._read_at is None or (
                 timestamp >= self._read_at and (timestamp < now or now - self._read_at >= _AGAIN_MS)
             ):
-                self._refresh(self)
+                if self._failed_at > arrived:  # one after another, threads would wait longer than an attempt may take
+                    raise self._failure
+                try:
+                    self._refresh(self)
+                except BrewError as error:
+                    self._failed_at, self._failure = time.monotonic(), error
+                    raise
                 self._read_at = now
             times, values = self._rows.get(key, ((), ()))
             index = bisect_right(times, timestamp)

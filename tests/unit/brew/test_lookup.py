@@ -6,7 +6,7 @@ import pickle
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from harness.pages import ROOT
@@ -69,6 +69,25 @@ def test_a_record_that_follows_a_read_closely_sees_the_rows_before_it() -> None:
     assert rows.at(b"USD", 1200) == b"1"
     assert rows.at(b"USD", 1299) == b"1"
     assert topic.reads == 2
+
+
+def test_a_lookup_that_waited_for_a_read_that_failed_fails_with_it() -> None:
+    """Four transactions read one after another, a minute each without brokers, and the watchdog ended the process."""
+    read = Mock(side_effect=DeadlineExceeded("no broker"))
+    rows = Rows(read, lambda: 1000)
+    lock = rows._lock
+
+    def after_another(_lock: object) -> None:
+        rows._lock = lock
+        with pytest.raises(DeadlineExceeded, match="no broker"):
+            rows.at(b"USD", 900)
+        lock.acquire()
+
+    rows._lock = MagicMock(__enter__=after_another, __exit__=lambda *_: lock.release())
+    for reads in (1, 2):  # the next one reads again
+        with pytest.raises(DeadlineExceeded, match="no broker"):
+            rows.at(b"USD", 900)
+        assert read.call_count == reads
 
 
 def test_a_row_without_a_key_is_not_a_row_of_the_empty_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +175,7 @@ def test_a_table_whose_client_lost_the_brokers_is_read_by_a_new_one(monkeypatch:
     monkeypatch.setattr(Reader, "silent", True)
     monkeypatch.setattr(lookup, "FullTopicReader", lambda *_given: made.append(Reader(BrewError())) or made[-1])
     now = time.time() * 1000
-    monkeypatch.setattr(lookup, "time", SimpleNamespace(time=lambda: now / 1000))
+    monkeypatch.setattr(lookup, "time", SimpleNamespace(time=lambda: now / 1000, monotonic=time.monotonic))
     table = Table("rates-of-a-silent-client")
     assert table.at(b"k1", 300) == b"row"
     now += 10_000
