@@ -228,11 +228,16 @@ def _sigint_handler_kept() -> Iterator[None]:
 
 
 def check_alive(context: SparkContext) -> None:
-    """Raise `Refused` if the driver's JVM has ended, since no retry can succeed without it."""
+    """Raise `Refused` if the driver's JVM has ended, or Spark was stopped, since no retry can succeed without it."""
     process = getattr(context._gateway, "proc", None)  # noqa: SLF001 - pyspark keeps the JVM's process there
     if process is not None and process.poll() is not None:
         raise Refused(
             f"Spark's JVM has ended by itself (exit code {process.returncode}; -9 is a kill, often out of memory); "
+            "run again: the run continues from the committed offsets"
+        )
+    if getattr(context, "_jsc", context) is None:
+        raise Refused(
+            "Spark was stopped (`stop()` of a session or context) while the run used it; end a run before that; "
             "run again: the run continues from the committed offsets"
         )
 
@@ -242,7 +247,7 @@ def jvm_call(context: SparkContext) -> Iterator[None]:
     """Wrap a call to the driver's JVM; raises `Refused` if that has ended, or does not answer."""
     try:
         yield
-    except (Py4JError, OSError) as error:
+    except (Py4JError, OSError, AttributeError) as error:  # the last one: Spark was stopped
         process = getattr(context._gateway, "proc", None)  # noqa: SLF001 - pyspark keeps the JVM's process there
         if process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -262,8 +267,8 @@ class RunJobs:
         self._context.addJobTag(self._tag)
 
     def cancel(self) -> None:
-        """Cancel all tagged jobs; does nothing if the JVM has ended."""
-        with contextlib.suppress(Py4JError, OSError):
+        """Cancel all tagged jobs; does nothing if the JVM has ended, or Spark was stopped."""
+        with contextlib.suppress(Py4JError, OSError, AttributeError):
             self._context.cancelJobsWithTag(self._tag)
 
 

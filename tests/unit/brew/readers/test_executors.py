@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import pytest
 from harness.lease_coordinator import worker_settings
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 
 from brew.errors import Refused
 from brew.readers.direct import executors
@@ -157,6 +158,17 @@ def test_a_jvm_that_answers_nothing_is_refused_with_its_words_and_its_job_can_be
         workers.slots()
     workers.interrupt()
     assert workers._stopping.is_set()
+
+
+def test_a_session_that_its_owner_stops_during_a_run_is_the_reason_for_its_end() -> None:
+    """In a notebook, `run.wait()` raised AttributeError: 'NoneType' object has no attribute 'sc'."""
+    context = object.__new__(SparkContext)
+    context._jsc, context._gateway = None, None  # as `stop` leaves it
+    workers = spark_workers(context, FakeServer(), borrowed=True)
+    for call in (workers.check, workers.slots):
+        with pytest.raises(Refused, match=r"Spark was stopped .* run again"):
+            call()
+    workers.interrupt()
 
 
 def test_a_slot_is_tried_five_times_in_a_row_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
