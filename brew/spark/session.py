@@ -30,6 +30,7 @@ from brew.errors import Refused
 from brew.jvm import dependencies
 from brew.jvm.dependencies import Part
 from brew.settings import Compilers, SparkSettings
+from brew.signals import interruptible
 from brew.spark import gateway
 from brew.spark.shipping import add_py_files
 
@@ -168,7 +169,8 @@ def _new_context(settings: SparkSettings, compilers: Compilers) -> SparkContext:
     if SparkContext._gateway is not None:  # noqa: SLF001 - the JVM of a session that was stopped has other settings and jars
         _end_jvm(SparkContext._gateway, _JVM_EXIT_S)  # noqa: SLF001
     conf = SparkConf().setMaster(settings.master_with_retries).setAll(list(spark_conf(settings, compilers).items()))
-    with _workers_python(settings):
+    # A cluster without a free slot (YARN), or a master that does not answer, lets it wait for minutes.
+    with interruptible(), _workers_python(settings):
         jvm = gateway.start(conf, settings)
         with _undone(settings, lambda: _end_jvm(jvm, _JVM_EXIT_S)), _sigint_handler_kept():
             context = SparkContext(conf=conf, gateway=jvm)

@@ -7,6 +7,7 @@ import io
 import itertools
 import logging
 import os
+import signal
 import socket
 import socketserver
 import subprocess
@@ -33,6 +34,7 @@ from brew.driver.warm_up import WarmSpark
 from brew.errors import DeadlineExceeded, Refused
 from brew.kafka.transaction import TransactionSettings
 from brew.settings import Compilers, Reader, SparkSettings
+from brew.signals import Stopped, handlers_kept, stop_on_signals
 from brew.spark import gateway, session
 from brew.spark.session import spark_conf
 from brew.spark.shipping import add_py_files
@@ -128,10 +130,11 @@ def sleeping_jvm() -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stdin=subprocess.PIPE)
 
 
-@pytest.mark.parametrize("step", ["connects", "makes the context", "sends files"])
+@pytest.mark.parametrize("step", ["connects", "makes the context", "waits for the cluster", "sends files"])
 def test_an_interrupted_start_leaves_no_jvm(jvm_dir: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process of a notebook goes on, and its next run starts a JVM of its own."""
+    """The process of a notebook goes on, and its next run starts a JVM of its own; a signal ends a run's wait."""
     interrupted, jvm = Mock(side_effect=KeyboardInterrupt), sleeping_jvm()
+    waiting = Mock(side_effect=lambda **_: signal.raise_signal(signal.SIGTERM))
     monkeypatch.setattr(session, "_JVM_EXIT_S", 0.1)
     monkeypatch.setattr(SparkContext, "_gateway", None)
     if step == "connects":
@@ -141,11 +144,13 @@ def test_an_interrupted_start_leaves_no_jvm(jvm_dir: str, step: str, monkeypatch
         made = SimpleNamespace(proc=jvm)
         monkeypatch.setattr(gateway, "start", lambda *_: made)
         context = SimpleNamespace(_gateway=made, stop=lambda: None)
-        contexts = interrupted if step == "makes the context" else Mock(return_value=context)
+        steps = {"makes the context": interrupted, "waits for the cluster": waiting}
+        contexts = steps.get(step, Mock(return_value=context))
         contexts._gateway = None
         monkeypatch.setattr(session, "SparkContext", contexts)
         monkeypatch.setattr(session, "_ship", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with handlers_kept(), pytest.raises(Stopped if step == "waits for the cluster" else KeyboardInterrupt):
+        stop_on_signals(threading.Event())
         session.start_context(SparkSettings("local[2]", jvm_dir))
     assert jvm.wait(10) is not None
     assert session._own.context is None
