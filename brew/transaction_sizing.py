@@ -49,8 +49,8 @@ class TransactionSize:
 class TransactionSizes:
     """
     The size for each partition of one process; a new partition starts with the latest size of another one. If each of
-    64 partitions starts small, they take twice as many transactions. After a failure a partition starts small again, so
-    that its next attempt can end in time.
+    64 partitions starts small, they take twice as many transactions. After a failure a partition starts small again, and
+    smaller after each that took the whole time-out, so that its next attempt can end in time.
     """
 
     def __init__(self, first: TransactionSize) -> None:
@@ -64,4 +64,7 @@ class TransactionSizes:
         if outcome.status is Status.COMMITTED:
             self._by_partition[outcome.partition] = self._latest = self.of(outcome.partition).after_outcome(outcome)
         elif outcome.status is not Status.ALREADY_DONE:
-            self._by_partition[outcome.partition] = self._first
+            small = min(self.of(outcome.partition).after_outcome(outcome), self._first, key=lambda size: size.cap)
+            self._by_partition[outcome.partition] = small
+            if outcome.seconds >= small.timeout_s:  # a slow function is slow in all partitions
+                self._latest = small

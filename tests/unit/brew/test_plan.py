@@ -144,11 +144,15 @@ def test_a_partition_begins_with_what_another_has_learned_unless_it_has_failed()
     sizes.apply_outcome(Outcome(0, 0, 20_000, Status.COMMITTED, seconds=1.0))
     assert (sizes.of(0).cap, sizes.of(1).cap) == (40_000, 40_000)
     sizes.apply_outcome(Outcome(1, 0, 40_000, Status.FAILED, seconds=60.0))
+    assert sizes.of(2).cap == 10_000
     sizes.apply_outcome(Outcome(0, 20_000, 60_000, Status.COMMITTED, seconds=1.0))
     sizes.apply_outcome(Outcome(0, 60_000, 60_000, Status.ALREADY_DONE))
-    assert [sizes.of(p).cap for p in range(3)] == [80_000, 20_000, 80_000]
-    sizes.apply_outcome(Outcome(1, 0, 20_000, Status.COMMITTED, seconds=30.0))
-    assert sizes.of(1).cap < 20_000
+    sizes.apply_outcome(Outcome(3, 0, 40_000, Status.FAILED, seconds=1.0))
+    assert [sizes.of(p).cap for p in range(4)] == [80_000, 10_000, 80_000, 20_000]
+    sizes.apply_outcome(Outcome(1, 0, 10_000, Status.FAILED, seconds=60.0))
+    assert sizes.of(1).cap == 2500, "a slow function: 20,000 records never end in time"
+    sizes.apply_outcome(Outcome(1, 0, 2500, Status.COMMITTED, seconds=30.0))
+    assert sizes.of(1).cap < 2500
     assert sizes.of(2).cap == sizes.of(1).cap, "who is new begins as carefully as the last one had to"
     sizes.apply_outcome(Outcome(0, 60_000, 140_000, Status.COMMITTED, seconds=1.0))
     assert sizes.of(0).cap == 100_000, "it goes on from its own, not from what another one has learned meanwhile"
