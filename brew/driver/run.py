@@ -26,7 +26,7 @@ from brew.kafka.clients import BATCH_BYTES, reach
 from brew.kafka.cluster import ClusterQueries
 from brew.kafka.topics import Topic
 from brew.kafka.transaction import MESSAGE_MAX_BYTES, KafkaTransaction, TransactionSettings
-from brew.names import ExitCode
+from brew.names import ExitCode, quantity
 from brew.observability.status import Phase
 from brew.outcome import Outcome
 from brew.preflight import enforce
@@ -123,12 +123,16 @@ def _fence_remaining(shared: RunContext) -> None:
     if shared.replaced.is_set():  # a fence now would hit the new leader
         return
     deadline, owned = Deadline(_FENCE_S), shared.ownership.current_partitions()
-    for offered in [r for r in {**shared.lost, **shared.running}.values() if r.partition in owned]:
+    left = [r for r in {**shared.lost, **shared.running}.values() if r.partition in owned]
+    while left and not deadline.expired():
+        offered = left.pop()
         with contextlib.closing(KafkaTransaction(shared.transaction, offered.topic, offered.partition)) as kafka:
             try:
                 kafka.fence(deadline)
             except BrewError as error:
                 shared.view.note(f"{offered}: its transaction stays open until the time-out: {error}")
+    if left:  # each attempt takes some 20 ms, also without time
+        shared.view.note(f"transactions of {quantity(len(left), 'more partition')} may stay open until the time-out")
 
 
 def crash_on_purpose(settings: PipelineSettings, crashed: list[Outcome]) -> None:

@@ -12,10 +12,11 @@ from harness.lease_coordinator import run_context
 from rich.console import Console
 
 from brew.connection import Connection
+from brew.deadline import Deadline
 from brew.driver import limits, run
 from brew.driver.limits import GiveUpPolicy
 from brew.driver.run_context import LiveTable, RunProgress
-from brew.errors import Refused
+from brew.errors import DeadlineExceeded, Refused
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
 from brew.settings import PipelineSettings
@@ -76,6 +77,24 @@ def test_a_crash_on_purpose_lets_the_other_lane_finish_its_transaction(monkeypat
     lanes: list[Any] = [SimpleNamespace(run=crash), SimpleNamespace(run=transact)]
     run.run_loops(context, runner, lanes)
     assert finished.is_set()
+
+
+def test_the_end_takes_no_longer_for_many_partitions_without_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 400 of them, SIGTERM took seven seconds more: each was tried although the time for all was over."""
+
+    def fence(deadline: Deadline) -> None:
+        while not deadline.expired():
+            pass
+        raise DeadlineExceeded("fence: no end within 0.01 s")
+
+    context, notes = run_context(settings()), list[str]()
+    context.running.update({p: OffsetRange("in", p, 0, 1) for p in range(400)})
+    monkeypatch.setattr(context.view, "note", notes.append)
+    monkeypatch.setattr(run, "KafkaTransaction", lambda *_: SimpleNamespace(fence=fence, close=lambda: None))
+    monkeypatch.setattr(run, "_FENCE_S", 0.01)
+    run._fence_remaining(context)
+    assert len(notes) == 2
+    assert notes[1] == "transactions of 399 more partitions may stay open until the time-out"
 
 
 def test_the_live_table_shows_a_note_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
