@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import reprlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -132,9 +133,8 @@ def points_grant(value: bytes) -> PointsGrant:
     if not isinstance(customer, str) or not 0 < len(customer) <= _LONGEST_ID or "\x00" in customer:
         return PointsGrant(NOBODY, 1)
     if not isinstance(cups, int) or isinstance(cups, bool) or not 0 < cups < 2**31:
-        return PointsGrant(
-            customer, 0, f"quantity is {str(cups)[:_LONGEST_SHOWN]!r}, must be an integer from 1 to {2**31 - 1}"
-        )
+        shown = reprlib.repr(cups)[:_LONGEST_SHOWN]  # `str` fails at the nesting that the parser accepts
+        return PointsGrant(customer, 0, f"quantity is {shown!r}, must be an integer from 1 to {2**31 - 1}")
     return PointsGrant(customer, cups)
 
 

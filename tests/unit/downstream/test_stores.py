@@ -994,6 +994,7 @@ def test_the_command_listens_to_the_thread_that_delivers(monkeypatch: pytest.Mon
         (b"1", 1),
         (b"2147483647", 2**31 - 1),
         *((bad, 0) for bad in (b"0", b"-1", b"-3", b"2147483648", b"1.5", b'"3"', b"true", b"null", b"[]")),
+        (b"[" * 999 + b"]" * 999, 0),
     ],
 )
 def test_only_a_whole_number_of_cups_gives_points(quantity: bytes | None, points: int) -> None:
