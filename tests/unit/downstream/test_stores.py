@@ -712,6 +712,13 @@ def test_each_output_of_one_input_is_a_message_of_its_own() -> None:
     assert [entry(3, one.offset(), b"{}", one.headers()).source for one in outputs] == ids
 
 
+def test_a_record_whose_headers_can_not_be_read_has_the_id_of_its_own_position() -> None:
+    """The receiver refuses it, and says how to leave it out; afterwards the check reads it."""
+    record = Record(5)
+    record.headers = Mock(side_effect=SystemError("returned a result with an exception set"))
+    assert identifier("source")("t", record) == "@t/3/5"
+
+
 def test_an_id_that_an_index_can_not_take_is_a_digest_and_a_customers_name_has_limits() -> None:
     """`f:` and 254 characters make 256, one more is one too many; a name has 1 to 256."""
     for length, whole in ((254, True), (255, False)):
