@@ -13,6 +13,7 @@ from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
 from brew.kafka import offsets, topics
 from brew.kafka.clients import AdminClient, admin, reach
 from brew.kafka.cluster import broker_watch
+from brew.kafka.cluster_admin import leaderless, no_leader
 from brew.kafka.group_consumer import NOWHERE, Member, MemberSettings, Polled
 from brew.kafka.topics import Topic
 from brew.names import READ_UNCOMMITTED
@@ -38,6 +39,7 @@ _LAST_REPORT_S = 2.0
 # Nobody deletes, recreates and fills a topic in the first of these times; a check takes 1 to 2 ms.
 _TOPIC_CHECK_S, _IDLE_TOPIC_CHECK_S, _TOPIC_ASK_S, _TOPIC_PAUSE_S = 0.1, 1.0, 2.0, 5.0
 _WAITING_AGAIN_S = 10.0
+_LEADER_S = 2.0
 
 
 @dataclass
@@ -215,8 +217,13 @@ class Loop:
         try:
             assignments = self._describe_assigned(partitions, deadline.part(_ASK_S))
         except (KafkaFailure, DeadlineExceeded) as error:
-            return self._take_over_later(partitions, error)
-        added = {}
+            return self._take_over_later(partitions, RetryLater(f"their offsets can't be read: {error}"))
+        added: dict[int, _PartitionProgress] = {}
+        waiting: dict[int, int] = {}
+        if without := sorted(set(partitions).difference(assignment.partition for assignment in assignments)):
+            for partition in without if self._settings.follow else ():
+                self._progress.pop(partition, None)  # its patience begins anew: only a drain needs all partitions
+            waiting = self._take_over_later(without, RetryLater(no_leader(self._settings.topic, without), _LEADER_S))
         for assignment in assignments:
             # After a wait a drain still ends where it was to end, or at a log that has become shorter.
             kept = self._progress.get(assignment.partition) or _PartitionProgress(NOWHERE, NOWHERE)
@@ -226,28 +233,32 @@ class Loop:
         try:
             positions = self._handler.assigned(assignments, deadline)
         except RetryLater as error:
-            self._postpone(partitions, error)
-            return {p: progress.position for p, progress in added.items()}
+            self._postpone(added, error)
+            return {**waiting, **{p: progress.position for p, progress in added.items()}}
         for partition, position in positions.items():
             added[partition].position = position
-        return positions
+        return {**waiting, **positions}
 
-    def _take_over_later(self, partitions: Collection[int], error: BrewError) -> Mapping[int, int]:
+    def _take_over_later(self, partitions: Collection[int], error: RetryLater) -> dict[int, int]:
         """Make partitions wait whose offsets cannot be read, like those whose store is down."""
         added = {p: self._progress.get(p) or _PartitionProgress(NOWHERE, NOWHERE) for p in partitions}
         self._progress |= added
-        self._postpone(partitions, RetryLater(f"their offsets can't be read: {error}"))
+        self._postpone(partitions, error)
         return {p: progress.position for p, progress in added.items()}
 
     def _describe_assigned(self, partitions: Collection[int], deadline: Deadline) -> list[AssignedPartition]:
+        """Return the state of those partitions that have a leader."""
         settings = self._settings
         self._admin = admin(settings.connection)  # a cached client may have lost the brokers for good (`is_cut_off`)
         self._check_same_topic(deadline)
-        logs = offsets.log_offsets(self._admin, settings.topic, partitions, deadline)
+        led = sorted(set(partitions).difference(leaderless(self._admin, settings.topic, deadline)))
+        if not led:
+            return []
+        logs = offsets.log_offsets(self._admin, settings.topic, led, deadline)
         whose = (settings.connection, settings.group, settings.topic)
-        known = offsets.committed_by(*whose, partitions, READ_UNCOMMITTED, deadline)
+        known = offsets.committed_by(*whose, led, READ_UNCOMMITTED, deadline)
         assignments = []
-        for p in sorted(partitions):
+        for p in led:
             committed, log = known[p], logs[p]
             position, of = (None, None) if committed is None else (committed.offset, topic_id_in(committed))
             topic = (settings.topic, self._topic.topic_id)

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from unittest.mock import Mock
@@ -429,6 +430,7 @@ def test_a_topic_that_is_made_again_while_the_loop_runs_is_refused_at_the_next_a
 ) -> None:
     """Kafka gives its partitions out again: an old position in the new log would skip what lies before it."""
     monkeypatch.setattr(loop, "_describe_assigned", partial(Loop._describe_assigned, loop))
+    monkeypatch.setattr(consuming, "leaderless", lambda *_: [])
     monkeypatch.setattr(consuming.offsets, "log_offsets", lambda *_: {1: LogOffsets(0, 10, 10)})
     monkeypatch.setattr(consuming.offsets, "committed_by", lambda *_: {1: Committed(5, "topic-id=id")})
     assert loop.assigned([1]) == {1: 5}
@@ -437,3 +439,29 @@ def test_a_topic_that_is_made_again_while_the_loop_runs_is_refused_at_the_next_a
         loop.assigned([1])
     topics_now.clear()
     assert loop.assigned([1]) == {1: 5}, "who can't tell now is asked about the log"
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_a_partition_without_a_leader_waits_and_the_others_are_consumed(
+    loop: Loop, handler: FakeHandler, topics_now: dict[str, Topic], monkeypatch: pytest.MonkeyPatch, follow: bool
+) -> None:
+    """A query of offsets fails as a whole if it includes one: a program that was restarted consumed nothing."""
+    without = [2]
+    loop._settings = replace(loop._settings, follow=follow)
+    monkeypatch.setattr(loop, "_describe_assigned", partial(Loop._describe_assigned, loop))
+    monkeypatch.setattr(consuming, "leaderless", lambda *_: without)
+    monkeypatch.setattr(
+        consuming.offsets, "log_offsets", lambda _, __, asked, ___: dict.fromkeys(asked, LogOffsets(0, 9, 9))
+    )
+    monkeypatch.setattr(consuming.offsets, "committed_by", lambda *_: dict.fromkeys((1, 2)))
+    assert loop.assigned([1, 2]) == {1: 5, 2: NOWHERE}
+    _round(loop, {**_polled(9), 2: Polled([], 9)})
+    assert [(one.partition, one.until) for one in handler.handled] == [(1, 9)]
+    assert not loop._drained()
+    loop._progress[2].give_up_at = loop._progress[2].retry_at = Deadline(1e-9)
+    with nullcontext() if follow else pytest.raises(Refused, match=r"no progress .*: no leader for t\[2\]; start a"):
+        loop._retry(Deadline(9))
+    without.clear()
+    loop._progress[2].retry_at = Deadline(1e-9)
+    loop._retry(Deadline(9))
+    assert loop._member.seeks[-1] == {2: 5}
