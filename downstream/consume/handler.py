@@ -118,7 +118,8 @@ class AssignedPartition:
 
     ``committed`` is a hint: the group's offset in Kafka, read without waiting for pending transactions, or None; with
     claims (``claimed``) it is their position, which may be ahead of the work. ``reported`` is Kafka's in any case.
-    ``first`` and ``last_stable`` are the log's first offset and its last stable offset (LSO).
+    ``first`` and ``last_stable`` are the log's first offset and its last stable offset (LSO); ``end``: its end, which is
+    read after ``committed``.
     ``committed_topic_id``: the id of the topic for which that offset was committed; None if unknown.
     """
 
@@ -131,6 +132,7 @@ class AssignedPartition:
     committed_topic_id: str | None = None
     reported: int | None = None
     claimed: bool = False
+    end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,7 @@ def topic_id_in(committed: Committed) -> str | None:
 def start(assignment: AssignedPartition) -> int:
     """
     Return the group's committed offset, or the log's first offset if there is none. Raises `Refused`: the offset
-    belongs to another topic, or retention deleted records that were still to be read.
+    belongs to another topic, retention deleted records that were still to be read, or the log ends before the offset.
     """
     if assignment.committed is None:
         return assignment.first
@@ -236,5 +238,11 @@ def start(assignment: AssignedPartition) -> int:
         raise Refused(
             f"input-lost: the {place} of {where} is {assignment.committed}, and retention has deleted the records "
             f"before {assignment.first}; to skip them, {remedy}"
+        )
+    if assignment.end is not None and assignment.committed > assignment.end:
+        raise Refused(
+            f"offset-ahead: the {place} of {where} is {assignment.committed}, and its log ends at {assignment.end}: it "
+            "was truncated (unclean leader election), or this is another cluster (--bootstrap), and what is written "
+            "up to there would be skipped; read it with another --group, or set the position to the first new record"
         )
     return assignment.committed

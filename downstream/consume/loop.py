@@ -254,15 +254,17 @@ class Loop:
         led = sorted(set(partitions).difference(leaderless(self._admin, settings.topic, deadline)))
         if not led:
             return []
-        logs = offsets.log_offsets(self._admin, settings.topic, led, deadline)
         whose = (settings.connection, settings.group, settings.topic)
         known = offsets.committed_by(*whose, led, READ_UNCOMMITTED, deadline)
+        logs = offsets.log_offsets(self._admin, settings.topic, led, deadline)  # later: no end is below a position
         assignments = []
         for p in led:
             committed, log = known[p], logs[p]
             position, of = (None, None) if committed is None else (committed.offset, topic_id_in(committed))
-            topic = (settings.topic, self._topic.topic_id)
-            assignments.append(AssignedPartition(*topic, p, position, log.first, log.last_stable, of, position))
+            place = (settings.topic, self._topic.topic_id, p)
+            assignments.append(
+                AssignedPartition(*place, position, log.first, log.last_stable, of, position, end=log.end)
+            )
         return assignments
 
     def _check_topic_if_due(self, every_s: float) -> None:

@@ -833,6 +833,10 @@ def test_reading_goes_on_at_the_groups_offset_or_begins_at_the_logs_first() -> N
         consuming.start(_assigned(50, consuming.topic_id_in(Committed(50, consuming.metadata("other")))))
     with pytest.raises(Refused, match=r"^input-lost: the group's offset of .* is 9, .* set the group's offset to 10"):
         consuming.start(_assigned(9, "id"))
+    above = replace(_assigned(93), end=92)  # up to 92 others may have set it: the records there have an open transaction
+    assert consuming.start(replace(above, committed=92)) == 92
+    with pytest.raises(Refused, match=r"^offset-ahead: the group's offset of t\[3\] is 93, and its log ends at 92"):
+        consuming.start(above)
 
 
 @pytest.mark.parametrize(("committed", "topic_id"), [(9, "id"), (50, "other")])
