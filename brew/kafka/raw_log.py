@@ -249,7 +249,14 @@ def _time_ms(content: memoryview, start: int) -> int | None:
         return int(batch.max_timestamp)
     if batch.compression_type:  # the first record's: the exact one would require decompressing the batch
         return int(batch.first_timestamp)
-    return next((int(record.timestamp) for record in batch if record.offset >= start), None)
+    position = _HEADER.size
+    for _ in range(batch.records_count):  # the library's own iteration raises at a header's name that is not UTF-8
+        length, after = _varint(content, position)
+        time_delta, after_time = _varint(content, after + 1)
+        if batch.base_offset + _varint(content, after_time)[0] >= start:
+            return int(batch.first_timestamp + time_delta)
+        position = after + length
+    return None
 
 
 _ATTRIBUTES_LOW = 22

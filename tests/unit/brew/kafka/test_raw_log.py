@@ -43,9 +43,12 @@ def bytes_of(builder: MemoryRecordsBuilder, *records: tuple[Any, ...]) -> bytes:
     return bytes(builder.buffer())
 
 
+def builder(base: int, producer: int = 7, codec: int = 0) -> MemoryRecordsBuilder:
+    return MemoryRecordsBuilder(2, codec, 1 << 20, offset=base, **{**TRANSACTION, "producer_id": producer})
+
+
 def data(base: int, *times_ms: int, producer: int = 7, codec: int = 0) -> bytes:
-    builder = MemoryRecordsBuilder(2, codec, 1 << 20, offset=base, **{**TRANSACTION, "producer_id": producer})
-    return bytes_of(builder, *((time_ms, b"k", b"v" * 50) for time_ms in times_ms))
+    return bytes_of(builder(base, producer, codec), *((time_ms, b"k", b"v" * 50) for time_ms in times_ms))
 
 
 def test_the_header_tells_offsets_producer_and_number_of_records() -> None:
@@ -80,7 +83,17 @@ def marker(base: int, producer: int = 7) -> Batch:
     return batch, memoryview(b"")
 
 
+class Bytes(str):
+    """A header's name that the library writes as these bytes."""
+
+    __slots__ = ()
+
+    def encode(self, *_: object) -> bytes:
+        return super().encode("latin-1")
+
+
 GZIP = 1
+UNREADABLE = [(time_ms, b"k", b"v" * 50, [(Bytes("n\xff"), b"1")]) for time_ms in (100, 200)]
 
 
 @pytest.mark.parametrize(
@@ -88,6 +101,8 @@ GZIP = 1
     [
         (0, [], [parsed_batch(0, 100, 200)], (100, 0)),
         (1, [], [parsed_batch(0, 100, 200)], (200, 1)),
+        # A name of a header that is not UTF-8: `brew lag` ended with a stack trace, and exit code 1.
+        (1, [], [(parsed_batch(0, 100, 200)[0], memoryview(bytes_of(builder(0), *UNREADABLE)))], (200, 1)),
         (0, [], [parsed_batch(0, -1)], (-1, 0)),
         (0, [(7, 0)], [parsed_batch(0, 100), marker(1), parsed_batch(2, 300)], (300, 2)),
         (0, [(7, 0), (7, 2)], [parsed_batch(0, 100), marker(1), parsed_batch(2, 300), marker(3)], (None, 4)),
@@ -209,15 +224,6 @@ def written(*offsets: int | None, compression: int = 0, value: bytes | None = b"
 def test_first_and_last_source_are_read_whatever_lies_between(offsets: tuple[int, ...], value: bytes | None) -> None:
     expected = SourcePosition("in", 3, offsets[0]), SourcePosition("in", 3, offsets[-1])
     assert source_positions(written(*offsets, value=value)) == expected
-
-
-class Bytes(str):
-    """A header's name that the library writes as these bytes."""
-
-    __slots__ = ()
-
-    def encode(self, *_: object) -> bytes:
-        return super().encode("latin-1")
 
 
 @pytest.mark.parametrize("compression", [0, 1])
