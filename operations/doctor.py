@@ -78,7 +78,9 @@ class TransactionsSnapshot:
 def examine(connection: Connection, scope: Scope, deadline: Deadline) -> TransactionsSnapshot:
     """Read the open transactions in ``scope`` from partitions and coordinators; `Unsupported` before Kafka 3.0."""
     client = admin(connection)
-    ends, unread = bounds(client, all_partitions(client, scope.topics, deadline), deadline)
+    places_led, leaderless = all_partitions(client, scope.topics, deadline)
+    ends, unread = bounds(client, places_led, deadline)
+    unread |= leaderless
     held_back = sorted(place for place, bound in ends.items() if bound.held)
     longest, assumed = _longest_timeout(broker_settings(client, deadline))
     groups_there: Mapping[str, Mapping[Place, int]] = {}

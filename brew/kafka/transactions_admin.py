@@ -171,19 +171,26 @@ def bounds(
     return {tp: ReadBounds(stable[tp], ends[tp]) for tp in ends.keys() & stable.keys()}, unanswered
 
 
-def all_partitions(client: AdminClient, topics: Iterable[str], deadline: Deadline) -> list[Place]:
-    """Return the partitions of these topics (`Refused` if one is missing), or of all that this client may describe."""
+def all_partitions(
+    client: AdminClient, topics: Iterable[str], deadline: Deadline
+) -> tuple[list[Place], dict[Place, str]]:
+    """
+    Return the partitions of these topics (`Refused` if one is missing), or of all that this client may describe; apart,
+    with the reason, those without a leader, with one of which a query of offsets fails as a whole.
+    """
     with mapped("list topics"):
         listed = client.list_topics(timeout=max(0.001, deadline.remaining_s())).topics
     wanted = set(topics)
     if missing := sorted(wanted - listed.keys()):
         raise Refused(f"topic {missing[0]!r} does not exist, or this client may not see it; name another with --topic")
-    return sorted(
-        (name, p)
+    leaders = {
+        (name, p): partition.leader
         for name, description in listed.items()
         if not wanted or name in wanted
-        for p in description.partitions
-    )
+        for p, partition in description.partitions.items()
+    }
+    leaderless = [place for place, leader in leaders.items() if leader < 0]
+    return sorted(leaders.keys() - leaderless), dict.fromkeys(leaderless, "no leader; start a broker that holds it")
 
 
 def groups(client: AdminClient, deadline: Deadline) -> list[str]:

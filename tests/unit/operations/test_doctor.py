@@ -6,6 +6,7 @@ import io
 import json
 import re
 import time
+from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from rich.console import Console
 
 from brew.cli import exit_code_of, printable
@@ -454,8 +455,21 @@ def test_a_command_to_run_next_can_be_copied_whatever_the_names_are(capsys: pyte
     assert page.command(row, view) == "brew lag --bootstrap k:1 --input in --group 'a b; ls'"
 
 
-def test_a_partition_that_may_not_be_read_hides_no_others_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leader refuses a whole request for one topic without Read; the refusal names the right."""
+def test_a_partition_that_can_not_be_read_hides_no_others_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    The leader refuses a whole request for one topic without Read; the refusal names the right. librdkafka's whole query
+    of offsets fails if one partition has no leader: nothing was known of any partition of the cluster.
+    """
+
+    def list_offsets(asked: Any, *, isolation_level: IsolationLevel, **_more: Any) -> dict[Any, Future[Any]]:
+        answers: dict[Any, Future[Any]] = {tp: Future() for tp in asked}
+        found = SimpleNamespace(offset=3 if isolation_level is IsolationLevel.READ_COMMITTED else 9)
+        for answer in answers.values():
+            if any(tp.topic == "orphan" for tp in asked):
+                answer.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
+            else:
+                answer.set_result(found)
+        return answers
 
     class Leaders:
         def held(self, places: list[Place]) -> list[PartitionTransaction]:
@@ -474,13 +488,17 @@ def test_a_partition_that_may_not_be_read_hides_no_others_transactions(monkeypat
         def readers(self, *_what: object) -> tuple[dict[str, Any], dict[str, str]]:
             return {}, {}
 
-    places = [("out", 0), ("out", 1), ("secret", 0), ("t", 0)]
+    partitions = {"out": {0: 1, 1: 1}, "secret": {0: 1}, "t": {0: 1}, "orphan": {0: -1}}
+    listed = {
+        topic: SimpleNamespace(partitions={p: SimpleNamespace(leader=leader) for p, leader in leaders.items()})
+        for topic, leaders in partitions.items()
+    }
+    client = Mock(list_offsets=list_offsets)
+    client.list_topics.return_value.topics = listed
     recent = replace(HELD, last_ms=int(time.time() * 1000))
     unowned = replace(recent, producer_id=9, last_ms=recent.last_ms - 310_000)
     held = {("out", 0): recent, ("out", 1): unowned, ("t", 0): replace(recent, producer_id=8)}
-    monkeypatch.setattr(doctor, "admin", lambda _connection: None)
-    monkeypatch.setattr(doctor, "all_partitions", lambda *_what: places)
-    monkeypatch.setattr(doctor, "bounds", lambda *_what: (dict.fromkeys(places, ReadBounds(3, 9)), {}))
+    monkeypatch.setattr(doctor, "admin", lambda _connection: client)
     monkeypatch.setattr(doctor, "broker_settings", lambda *_what: {"transaction.max.timeout.ms": "1000"})
     monkeypatch.setattr(doctor, "groups", lambda *_what: [])
     monkeypatch.setattr(doctor, "open_transactions_admin", lambda *_what: nullcontext(Leaders()))
@@ -489,12 +507,9 @@ def test_a_partition_that_may_not_be_read_hides_no_others_transactions(monkeypat
         (Kind.HANGING, ("out", 0)),
         (Kind.HANGING, ("out", 1)),
     ]
-    (note,) = found.unavailable
-    assert (found.unread, "secret[0]: describe producers" in note, "lacks Read on topic secret" in note) == (
-        1,
-        True,
-        True,
-    )
+    orphan, note = found.unavailable
+    assert (found.unread, orphan) == (2, "orphan[0]: no leader; start a broker that holds it")
+    assert ("secret[0]: describe producers" in note, "lacks Read on topic secret" in note) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -514,7 +529,7 @@ def test_a_maximum_timeout_that_is_only_assumed_is_said_where_it_decides(
     leaders = Mock(held=lambda _places: [HELD], ongoing=list, of_producers=lambda _ids: owners)
     leaders.readers.return_value = ({}, {})
     monkeypatch.setattr(doctor, "admin", lambda _connection: None)
-    monkeypatch.setattr(doctor, "all_partitions", lambda *_what: [HELD.place])
+    monkeypatch.setattr(doctor, "all_partitions", lambda *_what: ([HELD.place], {}))
     monkeypatch.setattr(doctor, "bounds", lambda *_what: ({HELD.place: ReadBounds(3, 9)}, {}))
     monkeypatch.setattr(doctor, "broker_settings", lambda *_what: settings)
     monkeypatch.setattr(doctor, "groups", lambda *_what: [])
