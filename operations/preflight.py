@@ -27,7 +27,7 @@ from brew.settings import PipelineSettings
 from operations import labels
 from operations.options import advised, connected, json_option, plain_table, print_json, show
 
-_ASK_S = 30.0
+_ASK_S, _POSITION_S = 30.0, 10.0
 _FEATURE = "transaction.version"
 _STYLES = {Severity.OK: "green", Severity.UNKNOWN: "cyan", Severity.WARNING: "yellow", Severity.UNSAFE: "bold red"}
 _EPILOG = """\b
@@ -112,7 +112,7 @@ def all_findings(settings: PipelineSettings) -> list[Finding]:
     deadline, connection = Deadline(_ASK_S), settings.connection
     with closing(OffsetsClient(settings)) as surveyor:
         # The position first: on a new cluster, reading it creates the group's coordinator.
-        findings = list(_position(surveyor, settings, deadline))
+        findings = list(_position(surveyor, settings, deadline.part(_POSITION_S)))
         # One id is enough: rights on transactional ids are granted by prefix.
         first = str(TransactionalId(settings.group, settings.input, 0))
         findings.append(checks.transactional_id(settings.group, may_describe(connection, first, deadline)))
@@ -127,7 +127,7 @@ def _position(surveyor: OffsetsClient, settings: PipelineSettings, deadline: Dea
         facts = surveyor.facts(source, range(source.partitions), deadline, {})
         yield from positions(facts, settings.group)
     except BrewError as error:
-        setting = f"Read on group {settings.group}"
+        setting = f"leaders of {settings.input}, and Read on group {settings.group}"
         yield Finding("position", "?", "within the log", setting, str(error), Severity.UNKNOWN)
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
+from unittest.mock import Mock
 
 import pytest
 
 from brew.cluster import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterFacts, GroupFacts, TopicFacts, Unknown
 from brew.connection import Connection
-from brew.deadline import delivery_ms
-from brew.errors import Refused, UsageError
+from brew.deadline import Deadline, delivery_ms
+from brew.errors import DeadlineExceeded, Refused, UsageError
 from brew.kafka import clients
 from brew.kafka.cluster import ahead_s
 from brew.offsets import Committed, LogOffsets
@@ -20,6 +21,7 @@ from brew.preflight import NAMES, POSITION_NAMES, Finding, Severity, allowed, en
 from brew.preflight.checks import members, positions, run_checks, transaction_version
 from brew.preflight.timeouts import TimeoutChain, chain_text, check_chain, duration_text, explained, skew
 from brew.settings import ClaimsSettings, DirectSettings, PipelineSettings, ProfilesSettings, Reader, SparkSettings
+from operations import preflight
 
 OK, WARNING, UNSAFE, UNKNOWN = Severity.OK, Severity.WARNING, Severity.UNSAFE, Severity.UNKNOWN
 MOST = 100 * 1024 * 1024
@@ -367,3 +369,31 @@ def test_a_further_output_has_the_checks_of_the_output() -> None:
 def test_a_long_timeout_keeps_its_digits(ms: int | None, text: str) -> None:
     """Offsets kept for 30 days were shown as 2.592e+06 s."""
     assert duration_text(ms) == text
+
+
+def test_a_position_that_can_not_be_read_leaves_time_for_the_other_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    While a partition had no leader, or the group no coordinator, it used up all the time: each other check was unknown,
+    and so "a run can start". The remedy was Read on the group, whatever the reason.
+    """
+    now, left = 0.0, list[float]()
+
+    class Surveyor(Mock):
+        def facts(self, _source: object, _partitions: object, deadline: Deadline, _last: object) -> NoReturn:
+            nonlocal now
+            now += deadline.remaining_s()
+            raise DeadlineExceeded("offsets of in: no leader")
+
+    def asked(*given: Any) -> Unknown:
+        left.extend(one.remaining_s() for one in given if isinstance(one, Deadline))
+        return Unknown("not allowed")
+
+    monkeypatch.setattr(preflight, "Deadline", lambda seconds: Deadline(seconds, lambda: now))
+    source = Mock(partitions=1)
+    monkeypatch.setattr(preflight, "OffsetsClient", lambda _settings: Surveyor(input_topic=lambda _: source))
+    for name in ("may_describe", "feature_level", "controller_ahead_s"):
+        monkeypatch.setattr(preflight, name, asked)
+    monkeypatch.setattr(preflight, "ClusterQueries", lambda *given: asked(*given) and Mock(answers=cluster))
+    (position,) = [one for one in preflight.all_findings(settings()) if one.name == "position"]
+    assert (len(left), min(left)) == (4, 20)
+    assert (position.why, position.setting) == ("offsets of in: no leader", "leaders of in, and Read on group g")
