@@ -98,7 +98,7 @@ def build_view(names: Names, answers: PollResults, memory: ViewHistory, now_s: f
         now_ms,
         _source_statuses(answers, now_s, now_ms),
         rows,
-        _totals(rows, ours, ended, memory.history),
+        _totals(rows, ours, ended, memory.history, whole=flow is None or not flow.leaderless),
         tuple(ended[:MOST_TRANSACTIONS]),
         _current_proof(answers)[0],
         checks,
@@ -196,8 +196,14 @@ def _with_program_status(row: Row, status: PartitionStatus) -> Row:
 
 
 def _totals(
-    rows: Sequence[Row], ours: Sequence[PartitionStatus], ended: Sequence[Transaction], history: History
+    rows: Sequence[Row],
+    ours: Sequence[PartitionStatus],
+    ended: Sequence[Transaction],
+    history: History,
+    *,
+    whole: bool,
 ) -> Totals:
+    """Sum up; not ``whole``: nobody knows the number of records in partitions without a leader, nor their age."""
     rates, unit = _rates(rows, history)
     lefts = [row.left for row in rows if row.left is not None]
     counted, outcomes = "in the tails", _outcomes(ended)
@@ -209,13 +215,13 @@ def _totals(
         sum(rates) if rates else None,
         unit,
         tuple(history.total),
-        sum(lefts) if lefts else None,
-        all(row.exact for row in rows),
+        sum(lefts) if lefts and whole else None,
+        whole and all(row.exact for row in rows),
         Counter(row.state for row in rows),
         outcomes,
         counted,
         max((row.lag_s for row in rows if row.lag_s is not None), default=None),
-        not any(row.left and row.lag_s is None for row in rows),
+        whole and not any(row.left and row.lag_s is None for row in rows),
     )
 
 

@@ -30,8 +30,9 @@ from brew.offsets import LogOffsets, SourcePosition
 from brew.settings import PipelineSettings
 from operations import labels
 from operations.ui import sources
-from operations.ui.build import PollResults
+from operations.ui.build import PollResults, document
 from operations.ui.model import OutputTail, PollResult, Transaction, transactions
+from operations.ui.page import parts
 from operations.ui.sources import LocalStatusSource, OutputTailsSource, ProofSource, StatusSource
 from operations.xray.model import RunBuilder, Strip
 from proof.findings import Report
@@ -135,12 +136,16 @@ def status_server(program_status: Status) -> Iterator[str]:
 
 
 def test_a_partition_without_a_leader_still_counts_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its records were left out of the total, which was called exact: "0", and "at the end"."""
     why = "no leader for in[1]"
     observer = SimpleNamespace(snapshot=lambda _: [snapshot(0, 5, 5)], unavailable=why, leaderless=[1])
     monkeypatch.setattr(sources, "Observer", lambda *_, **__: observer)
     answer = PollResult("flow", 1, 5, sources.InputSource(RUN).ask(Deadline(5)), 100.0, 50.0)
     view = view_of(PollResults(answer, tails(strip(0), strip(1))))
     assert view.notes == (f"not reported by the brokers: {why}",)
+    totals = document(view)["totals"]
+    assert (totals["to_read"], totals["exact"], totals["lag_s"]) == (None, False, None)
+    assert "at the end" not in parts(view)["tile-left"]
 
 
 @pytest.mark.parametrize(
