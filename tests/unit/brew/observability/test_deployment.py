@@ -158,6 +158,17 @@ def test_the_dashboard_has_a_place_for_each_panel() -> None:
         assert panel["type"] == "row" or panel["description"]
 
 
+def test_groups_that_read_the_same_topic_are_not_added_up() -> None:
+    """As ledger and totals do with the output; what open transactions hold back is the same for all of them."""
+    mixed = [
+        (where, expression.partition(" ")[0])
+        for where, expression in queries()
+        for labels in re.findall(r"by \(([^)]*)\)", expression)
+        if "partition" in labels and "job" not in labels
+    ]
+    assert mixed == [("Behind open transactions", "max")]
+
+
 def test_every_metric_is_on_the_dashboard_or_in_an_alert() -> None:
     shown = {one.name for _, expression in queries() for one in selectors(promql_parser.parse(expression))}
     stored, used = ({re.sub(r"_(bucket|sum|count)$", "", name) for name in names} for names in (stored_names(), shown))
