@@ -15,7 +15,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from brew.cli import as_called, bootstrap_option, flag, plain_option, repeatable, typed_option
+from brew.cli import as_called, bootstrap_option, flag, plain_option, printable, repeatable, typed_option
 from brew.cluster import CoordinatorTransaction, OpenTransaction
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -287,7 +287,7 @@ def sink_position(snapshots: Sequence[PartitionSnapshot]) -> dict[str, Any] | No
 
 
 def _of_sink(group: str, sink: Mapping[str, Any]) -> str:
-    query = "write() of a batch job" if sink["query"] is None else f"query {sink['query']}"
+    query = "write() of a batch job" if sink["query"] is None else f"query {printable(sink['query'])}"
     origin = "set by start_at" if sink["by_start_at"] else f"of {query}"
     return (
         f"group {group} holds the position of a sink (the next batch is {sink['next_batch']}, {origin}) and has no "

@@ -61,15 +61,15 @@ def _copy(copy: Copy) -> dict[str, Any]:
 def remarks(summary: Mapping[str, Any]) -> Iterator[Text]:
     if (found := summary["verdict"]) is not None:
         style = "bold red" if found["verdict"] == Verdict.DELIVERED_TWICE else "bold"
-        yield Text("verdict: ").append(found["verdict"], style).append(f": {found['why']}")
+        yield Text("verdict: ").append(found["verdict"], style).append(f": {printable(found['why'])}")
     for note in summary["unavailable"]:
-        yield Text(f"unavailable: {note}", "cyan")
+        yield Text(f"unavailable: {printable(note)}", "cyan")
 
 
 def render(history: dict[str, Any]) -> Group:
     copies = _copies(row for row in (history["input"], *history["copies"]) if row is not None)
     style = "bold red" if history["answer"] in BROKEN else "bold"
-    head = Text(f"{history['order']}: ").append(history["answer"], style).append(f": {history['why']}")
+    head = Text(f"{history['order']}: ").append(history["answer"], style).append(f": {printable(history['why'])}")
     group, letter = Text(f"group: {history['group']['view']}"), history["replay_of"]
     return Group(head, copies, group, *([] if letter is None else [Text(f"replayed from dead letter {letter}")]))
 

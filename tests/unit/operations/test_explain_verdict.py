@@ -10,7 +10,7 @@ import pytest
 from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
 from brew.offsets import SourcePosition
 from brew.records import REPLAYED_FROM
-from operations.explain.command import document, render
+from operations.explain.command import document, remarks, render
 from operations.explain.verdict import Copy, Order, OrderHistory, order_id, verdict
 from operations.options import show
 from operations.record_status import RecordState, RecordWriter, Span, Visibility, spans
@@ -170,3 +170,16 @@ def test_a_transactional_id_is_shown_as_it_is(
     for name in ("g:ox:0", "[/a]"):
         show(render(document(history(1, ONE, replace(copy(), transactional_id=name)))))
         assert name in capsys.readouterr().out
+
+
+def test_neither_a_reason_nor_what_is_unavailable_controls_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other programs choose their ids, and a function's error may quote a record."""
+    monkeypatch.setenv("COLUMNS", "300")
+    twice = history(1, ONE, *(replace(copy(offset=offset), transactional_id="\x1b[2J") for offset in (0, 1)))
+    name, why = verdict([twice]) or ("", "")
+    notes = ["the function raised ValueError: \x1b[2J"]
+    show(render(document(twice)), *remarks({"verdict": {"verdict": name, "why": why}, "unavailable": notes}))
+    text = capsys.readouterr().out
+    assert ("\x1b[2J" in text, text.count(r"\x1b[2J")) == (False, 5)

@@ -462,6 +462,7 @@ def test_a_group_that_is_a_sinks_position_is_told_as_one(
     found = sink_position([PartitionSnapshot(0, LogOffsets(0, 9, 9), committed, Remaining(9))])
     known = None if position is None else {"query": position[0], "by_start_at": position[1]}
     assert found == (None if known is None else {"next_batch": 17, **known})
+    assert lag._of_sink("g", {"next_batch": 17, "query": "\x1b]0;", "by_start_at": False}).isprintable()
 
 
 def test_a_source_offset_names_the_sink_that_committed_it_and_another_programs_names_none() -> None:
