@@ -42,6 +42,7 @@ CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_w
 """click's context settings of every program: `-h` is short for `--help` in all commands."""
 _JSON = "--json"
 _ESCAPED = "brew-escaped"
+_KEPT = "\n\t"
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
@@ -252,7 +253,7 @@ def _refused(error: BrewError, command: click.Command, name: str, *, as_json: bo
     if as_json:
         _refuse(text, _last_clause(text))
     else:
-        _say(f"{name}: {text}")
+        _say(f"{name}: {printable(text, _KEPT)}")  # it may quote what a record holds
     return ExitCode.USAGE if isinstance(error, UsageError) else ExitCode.REFUSED
 
 

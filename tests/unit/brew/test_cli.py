@@ -165,7 +165,7 @@ def test_a_group_that_would_end_the_process_is_refused(group: str) -> None:
 
 @pytest.mark.parametrize("more", [[], ["--json"]])
 def test_a_refusal_that_names_such_an_argument_is_said(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """And not replaced by an encoder's "surrogates not allowed"."""
+    """And not replaced by an encoder's "surrogates not allowed"; what it quotes of a record controls no terminal."""
 
     @click.command()
     @click.argument("what")
@@ -173,7 +173,8 @@ def test_a_refusal_that_names_such_an_argument_is_said(more: list[str], capsys: 
     def command(what: str, *, as_json: bool) -> None:  # noqa: ARG001 - the shape of a command
         raise Refused(f"nothing is called {what}; name something else")
 
-    assert exit_code_of(command, "pipeline", ["gold-\udcff", *more]) == ExitCode.REFUSED
+    assert exit_code_of(command, "pipeline", ["gold-\udcff\x1b]0;", *more]) == ExitCode.REFUSED
     output = capsys.readouterr().err
     text = json.loads(output)["error"] if more else output
     assert "nothing is called gold-\N{REPLACEMENT CHARACTER}" in text
+    assert "\x1b" not in output
