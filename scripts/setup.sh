@@ -19,6 +19,7 @@ archive_stamp=.jvm/.archive-stamp
 python_now=$(hash_of pyproject.toml constraints.txt)
 jvm_now=$(hash_of brew/jvm/jars.lock)
 java_home_now=$(readlink -f "$(command -v java)" 2>/dev/null || true)
+[[ -x .venv/bin/python ]] || rm -f $python_stamp # an upgrade of Python may remove what the environment links to
 archive_now="$(hash_of constraints.txt brew/jvm/jars.lock scripts/setup.sh) $java_home_now"
 
 all_current() {
@@ -37,10 +38,11 @@ check_java() {
 install() { .venv/bin/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt "$@"; }
 
 make_python() {
-    if [[ ! -x .venv/bin/python ]]; then
+    # An environment that was interrupted while it was made has a Python and no pip.
+    if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
         local python
         python=$(scripts/find-python.sh) || exit 3
-        "$python" -m venv .venv
+        "$python" -m venv --clear .venv
     fi
     say "installing Python packages into .venv ($(.venv/bin/python --version), $(readlink -f .venv/bin/python))"
     # Fetching the JVM parts needs no more; the package itself is built once, with its tools.

@@ -179,6 +179,35 @@ def test_ctrl_c_ends_what_runs_beside_and_stamps_nothing_that_was_not_made(tmp_p
     assert (tmp_path / ".jvm/.stamp").exists()
 
 
+# Makes an environment as `python -m venv` does it: a link that is there already is kept, unless all is cleared.
+MAKES_VENV = """
+if [[ $* == "-m venv --clear .venv" ]]; then rm -rf .venv; fi
+mkdir -p .venv/bin
+[[ -L .venv/bin/python ]] || ln -s "$0" .venv/bin/python
+"""
+
+
+@pytest.mark.parametrize("left", ["exit 1", None], ids=["interrupted before it had pip", "its Python is gone"])
+def test_an_environment_that_does_not_work_is_made_again(tmp_path: Path, left: str | None) -> None:
+    """`make` said "No module named pip", or "No such file or directory", until somebody removed .venv by hand."""
+    executable(tmp_path / "scripts/setup.sh", (ROOT / "scripts/setup.sh").read_text(), "/bin/bash")
+    made = executable(tmp_path / "python", MAKES_VENV, "/bin/bash")
+    executable(tmp_path / "scripts/find-python.sh", f"echo {made}", "/bin/bash")
+    (tmp_path / "brew/jvm").mkdir(parents=True)
+    for name in ("pyproject.toml", "constraints.txt", "brew/jvm/jars.lock"):
+        (tmp_path / name).touch()
+    line = ["bash", "scripts/setup.sh"]
+    assert subprocess.run(line, cwd=tmp_path, check=False, timeout=60).returncode == 0
+    (python := tmp_path / ".venv/bin/python").unlink()
+    if left is None:
+        python.symlink_to(tmp_path / "gone")
+    else:
+        executable(python, left, "/bin/bash")
+        (tmp_path / ".venv/.stamp").unlink()
+    assert subprocess.run(line, cwd=tmp_path, check=False, timeout=60).returncode == 0
+    assert python.resolve() == made
+
+
 SCRIPT = ROOT / "scripts/find-python.sh"
 QUICK, SLOW, TOO_OLD = 0, 10, 1
 
