@@ -291,7 +291,10 @@ class Cluster:
             more = secure.settings(self.layout, node) if self.layout.secure else {}
             text = server_properties(self.layout, node, {**more, **self.settings.properties})
             write_private(self.layout.properties(node), text.encode())
-        format_data(self.layout, nodes, self.settings.jvm, deadline)
+        jvm = self.settings.jvm
+        jvm.class_path()  # refused before anything is kept
+        self.layout.write()  # the data formatted now has this cluster's id, also if this command is killed
+        format_data(self.layout, nodes, jvm, deadline)
         logs = {node.number: self.layout.log(node) for node in nodes}
         begin = {number: log.stat().st_size if log.exists() else 0 for number, log in logs.items()}
         for node in nodes:

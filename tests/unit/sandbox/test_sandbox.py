@@ -19,7 +19,7 @@ from harness.waiting import await_ends, has_ended, until
 from brew.cli import exit_code_of
 from brew.deadline import Deadline
 from brew.errors import Refused, UsageError
-from brew.jvm.dependencies import Part
+from brew.jvm.dependencies import VARIABLE, Part
 from brew.names import ExitCode
 from sandbox import isolation, kafka, process, spark, store
 from sandbox.__main__ import cli
@@ -127,6 +127,26 @@ def test_a_broker_is_stopped_before_it_is_started_again_and_killed_if_another_on
     with pytest.raises(Refused, match="broker 2"):
         Cluster._start_layout(layout.with_node(1, identity=None), Settings())
     done.kill.assert_called_once_with(1)
+
+
+def test_a_start_that_was_killed_while_it_formatted_keeps_its_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a new one, the brokers whose data was formatted never met the others, and `down --wipe` found nothing."""
+    ids = list[str]()
+
+    def interrupted(layout: Layout, *_: object) -> None:
+        ids.append(layout.cluster_id)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kafka, "format_data", interrupted)
+    for brokers, version, error in ((1, "3.3.2", Refused), (3, None, KeyboardInterrupt), (3, None, KeyboardInterrupt)):
+        monkeypatch.setenv(VARIABLE, str(tmp_path / "no-jars" if version else ROOT / ".jvm"))
+        with pytest.raises(error):
+            Cluster.start(tmp_path / "cluster", brokers=brokers, settings=Settings(kafka=version))
+    assert len(set(ids)) == 1 < len(ids)
+    assert exit_code_of(cli, "sandbox", ["down", "--wipe", "--dir", str(tmp_path / "cluster")]) == ExitCode.DONE
+    assert [path.name for path in (tmp_path / "cluster").iterdir()] == ["lock"]
 
 
 @pytest.fixture
