@@ -6,7 +6,7 @@ import functools
 import gc
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -29,6 +29,7 @@ from brew.offsets import LogOffsets
 from proof.checking.checker import Checker
 from proof.checking.input_partition import BrokerFacts, Row
 from proof.checking.journals import Acknowledged, check_fired, check_readers, check_secrets, check_stalls
+from proof.checking.transactions import lacks_records
 from proof.checking.transformed import Oracle
 from proof.findings import Name, Report
 from proof.log_summary import topic_offsets
@@ -188,7 +189,9 @@ def verify(connection: Connection, claim: PipelineUnderTest, deadline: Deadline,
         # After the snapshot, so that the profiles of all its outputs are below the ends read now.
         profiles = None if asked.profiles is None else _profiles(connection, asked.profiles, deadline)
         requests = Deadline(deadline.budget_s)  # not the rest of the first one: profiles are read without a limit
-        checker = Checker(_facts(connection, claim, logs, asked, profiles, requests), acknowledged, oracle)
+        compacted = functools.partial(_is_compacted, connection, claim.input, logs.input, deadline.budget_s)
+        facts = _facts(claim, logs, asked, profiles, functools.cache(compacted))
+        checker = Checker(facts, acknowledged, oracle)
         unseen = _read(connection, claim, logs, checker, requests)
     checker.finish()
     check_readers(_entries(asked), checker.layouts, checker.found, acknowledged)
@@ -227,12 +230,11 @@ def _profiles(connection: Connection, topic: str, deadline: Deadline) -> Profile
 
 
 def _facts(
-    connection: Connection,
     claim: PipelineUnderTest,
     logs: Snapshot,
     asked: VerifyOptions,
     profiles: Profiles | None,
-    deadline: Deadline,
+    compacted: Callable[[], bool],
 ) -> BrokerFacts:
     return BrokerFacts(
         *(claim.input, claim.output, claim.dead_letter, logs.input, logs.committed),
@@ -245,16 +247,23 @@ def _facts(
         healed_ms=tuple(int(seconds * 1000) for seconds in asked.healed_at),
         profiles=profiles,
         also_output=claim.also_output,
-        compacted=_is_compacted(connection, claim.input, deadline),
+        compacted=compacted,
     )
 
 
-def _is_compacted(connection: Connection, topic: str, deadline: Deadline) -> bool:
-    """Return whether compaction may remove records; without the right to read the topic's settings: no."""
-    try:
-        return "compact" in topics.cleanup_policy(admin(connection), topic, deadline)
-    except BrewError:
-        return False
+def _is_compacted(connection: Connection, topic: str, logs: Mapping[int, LogOffsets], limit_s: float) -> bool:
+    """Return whether compaction may remove records, or did so before the topic's present settings."""
+    with suppress(BrewError):  # a reader need not have the right to read settings
+        if "compact" in topics.cleanup_policy(admin(connection), topic, Deadline(limit_s)):
+            return True
+    with suppress(BrewError), raw_logs(connection, Deadline(limit_s)) as raw:
+        for partition, log in logs.items():
+            expected = log.first
+            for batch, _ in raw.batches(topic, partition, log.first, log.end):
+                if lacks_records(batch, expected):
+                    return True
+                expected = batch.last_offset + 1
+    return False
 
 
 def _read(

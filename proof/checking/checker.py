@@ -224,7 +224,7 @@ class Checker:
             )
         if compared.replaced:
             doubts.append(
-                f"the sources of {quantity(compared.replaced, 'output')} are not in {topic}, which is compacted, and "
+                f"the sources of {quantity(compared.replaced, 'output')} are not in {topic}, which was compacted, and "
                 "can't be compared; verify earlier, or set the topic's cleanup.policy to delete"
             )
         if compared.elsewhere:

@@ -345,7 +345,7 @@ class Comparison:
             self._phantom(topic, Record(*row), partition, offset)
 
     def _phantom(self, topic: str, record: Record, partition: int, offset: int) -> None:
-        if self._facts.compacted:
+        if self._facts.compacted():
             self.replaced += 1
             return
         evidence = f"its source {self._facts.input}[{partition}] offset {offset} is not a visible record "

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from brew.cluster import RawBatch
 from brew.journal import Run
 from brew.offsets import LogOffsets, SourcePosition
-from proof.checking.transactions import ABORT, COMMIT, Attempt, Key, RawLog
+from proof.checking.transactions import ABORT, COMMIT, Attempt, Key, RawLog, lacks_records
 from proof.oracle import Profiles
 
 Headers = list[tuple[str, bytes | None]]
@@ -46,8 +46,8 @@ class BrokerFacts:
     dead-letter partitions. ``settled``: nothing is running, and every transaction has had time to end. ``strict``: a
     producer epoch is used for one transaction only. ``journals``: keep layouts to compare with readers' journals, a few
     bytes per run of visible records. ``healed_ms``: when faults ended, by the brokers' clocks. ``profiles``: the source
-    of tiers, instead of the records' keys. ``also_output``: further output topics. ``compacted``: newer inputs may
-    have replaced older ones.
+    of tiers, instead of the records' keys. ``also_output``: further output topics. ``compacted``: called once an input
+    is missing, returns whether newer ones may have replaced older ones.
     """
 
     input: str
@@ -64,7 +64,7 @@ class BrokerFacts:
     healed_ms: tuple[int, ...] = ()
     profiles: Profiles | None = None
     also_output: tuple[str, ...] = ()
-    compacted: bool = False
+    compacted: Callable[[], bool] = lambda: False
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -278,8 +278,7 @@ class Stream:
         """Take in raw batches in log order."""
         spans = self._spans
         for batch in batches:
-            if batch.base_offset > self._next or batch.records <= batch.last_offset - batch.base_offset:
-                self.compacted = True
+            self.compacted = self.compacted or lacks_records(batch, self._next)
             self._next = batch.last_offset + 1
             attempt = self._raw.take(batch)
             if attempt is not None and self.layout is not None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from brew.cluster import OFFSETS_TOPIC, OffsetBatch
 from proof.checking.input_partition import InputPartition
-from proof.checking.transactions import COMMIT, Attempt, Endings, Key, RawLog
+from proof.checking.transactions import COMMIT, Attempt, Endings, Key, RawLog, lacks_records
 from proof.findings import Findings, Name
 
 
@@ -183,7 +183,7 @@ class OffsetLog:
         assert self._raw is not None, "begin() names the partition first"
         for batch in batches:
             raw = batch.raw
-            if raw.base_offset > self._next or raw.records <= raw.last_offset - raw.base_offset:
+            if lacks_records(raw, self._next):
                 self._broken()
             self._next = raw.last_offset + 1
             attempt = self._raw.take(raw)

@@ -18,6 +18,11 @@ Key = tuple[int, int]
 COMMIT, ABORT = "commit", "abort"
 
 
+def lacks_records(batch: RawBatch, expected: int) -> bool:
+    """Return whether compaction removed some of a batch, or of what was between ``expected``, an offset, and it."""
+    return batch.base_offset > expected or batch.records <= batch.last_offset - batch.base_offset
+
+
 @dataclass(slots=True, eq=False)
 class Attempt:
     """

@@ -470,7 +470,7 @@ def test_an_output_in_its_keys_partition_may_be_from_before_the_input_was_expand
 def test_an_output_whose_input_compaction_may_have_removed_is_a_doubt(
     first: str, transformed: bool, compacted: bool
 ) -> None:
-    facts = BrokerFacts("in", "out", "dlq", {0: LogOffsets(0, 4, 4)}, {0: 4}, 1, compacted=compacted)
+    facts = BrokerFacts("in", "out", "dlq", {0: LogOffsets(0, 4, 4)}, {0: 4}, 1, compacted=lambda: compacted)
     oracle = Oracle("f", lambda record: record.with_value(ENRICHED)) if transformed else None
     checker = Checker(facts, None, oracle)
     steps = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,10 +13,10 @@ from typing import Any, cast
 import pytest
 from harness.histories import batch
 
-from brew.cluster import OffsetBatch
+from brew.cluster import OffsetBatch, RawBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.errors import DeadlineExceeded, Refused
+from brew.errors import DeadlineExceeded, Denied, Refused
 from brew.journal import entries
 from brew.kafka.kafka_python import RawLogs
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
@@ -152,6 +153,44 @@ def test_a_check_that_could_not_be_made_is_a_note_and_a_doubt_once_the_run_has_e
     assert report.verdict is (Verdict.INCONCLUSIVE if settled else Verdict.PROVEN)
     unread = ["the raw logs could not be read"]
     assert (report.doubts, report.notes) == ((unread, []) if settled else ([], unread))
+
+
+HOLES = {0: [batch(0, 2), batch(2)], 1: [batch(0), batch(2)]}
+GONE = {0: [replace(batch(0, 3), records=2)]}
+
+
+@pytest.mark.parametrize(
+    ("policy", "raw_of", "compacted"),
+    [
+        ("compact,delete", None, True),
+        ("delete", HOLES, True),
+        ("delete", {0: HOLES[0]}, False),
+        (None, GONE, True),
+        (None, {0: HOLES[0]}, False),
+        (None, None, False),
+    ],
+)
+def test_a_compacted_input_is_known_by_its_settings_or_by_what_it_lacks(
+    policy: str | None, raw_of: dict[int, list[RawBatch]] | None, compacted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `proof-reader` may not read settings, and they were others before `verify` said to change them."""
+
+    def settings(*_: object) -> str:
+        if policy is None:
+            raise Denied("no right")
+        return policy
+
+    @contextmanager
+    def raw_logs(*_: object) -> Iterator[Any]:
+        if raw_of is None:
+            raise Refused("no raw logs")
+        yield SimpleNamespace(batches=lambda _topic, partition, *_: [(one, None) for one in raw_of[partition]])
+
+    monkeypatch.setattr(verify, "admin", lambda *_: None)
+    monkeypatch.setattr(verify.topics, "cleanup_policy", settings)
+    monkeypatch.setattr(verify, "raw_logs", raw_logs)
+    logs = dict.fromkeys(raw_of or [0], WHOLE)
+    assert verify._is_compacted(Connection("nowhere:1"), "in", logs, 1) is compacted
 
 
 def test_a_hanging_transaction_is_reported_however_long_the_logs_took(monkeypatch: pytest.MonkeyPatch) -> None:
