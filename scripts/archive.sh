@@ -3,6 +3,8 @@
 # A run of 40 orders on a broker of its own, which stops cleanly; halves the time to the first commit.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/story.sh
+source scripts/story.sh
 
 place=$(mktemp -d .jvm/archive-XXXXXX)
 python=.venv/bin/python
