@@ -90,7 +90,8 @@ class SandboxFolder:
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_COMMAND_S, check=False)
 
     def _command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "sandbox", *self._group, *words, "--dir", str(self.folder)]
+        ours = ("--config", os.devnull, "--dir", str(self.folder))  # no brew.toml of the user's own servers
+        return [sys.executable, "-m", "sandbox", *self._group, *words, *ours]
 
 
 class Sandbox(SandboxFolder, ExternalCluster):

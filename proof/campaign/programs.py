@@ -31,7 +31,10 @@ _POLL_S, _ABORT_S, _LAST_LINES = 0.002, 3.0, 6
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT}
 _SIZE = 16
 _SUFFIX = ".parsed"
-_SETTINGS = ("CRASH_", "FOLLOW", "PROBE_", "PROFILES_", "SEED_", "SHARE", "STAND_BY", "TIERS", "TRANSFORM")
+_SETTINGS = (
+    *("ALSO_OUTPUT", "CRASH_", "EFFECT_URL", "FOLLOW", "PROBE_", "PROFILES_", "SEED_", "SHARE", "STAND_BY", "STORE"),
+    *("TIERS", "TRANSFORM"),
+)
 """Beginnings of variables that are for runs of the user's own; a cell passes options."""
 
 

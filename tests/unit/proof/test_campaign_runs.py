@@ -25,6 +25,7 @@ from proof.campaign import campaign
 from proof.campaign.campaign import Plan, run_campaign
 from proof.campaign.cell import LINES, WHOLE, Cell, Result, append_result, finished_results
 from proof.campaign.cluster import ExternalCluster
+from proof.campaign.cluster import SandboxFolder
 from proof.campaign.effects import Freezer, frozen
 from proof.campaign.programs import ProgramFailedError, Programs
 from proof.campaign.runner import RunSettings
@@ -67,10 +68,12 @@ def test_a_program_that_ends_badly_is_told_with_its_last_words(tmp_path: Path) -
 
 def test_settings_of_other_runs_do_not_reach_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `export TIERS=profiles`, each cell was a violation: its writer found no profiles, and stalled."""
-    for name in ("TIERS", "BREW_CLIENT_CONFIG", "BREW_CONFIG"):
+    for name in ("TIERS", "TRANSFORM", "ALSO_OUTPUT", "STORE", "EFFECT_URL", "BREW_CLIENT_CONFIG", "BREW_CONFIG"):
         monkeypatch.setenv(name, "mine")
     with Programs(tmp_path) as programs:
         assert "=mine" not in programs.start("settings", "env").done(Deadline(10))
+    with SandboxFolder(tmp_path / "servers", "stores") as servers:  # mine does not exist, which is refused
+        assert servers.status() == {}
 
 
 def test_no_other_process_is_taken_for_a_program_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
