@@ -186,8 +186,9 @@ def finished_results(folder: Path, kernels: Collection[str] | None = None) -> li
     if not path.exists():
         return []
     lines = path.read_text().splitlines(keepends=True)
-    results = [Result(**json.loads(line)) for line in lines if line.endswith("\n")]
-    known = [result for result in results if kernels is None or result.kernel in kernels]
+    documents = [json.loads(line) for line in lines if line.endswith("\n")]
+    # Another version's results may have other fields.
+    known = [Result(**one) for one in documents if kernels is None or one.get("kernel") in kernels]
     return list({(result.cell, result.seed): result for result in known}.values())
 
 

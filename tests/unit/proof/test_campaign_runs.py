@@ -239,6 +239,12 @@ def test_a_line_that_was_cut_off_does_not_spoil_the_next_one(tmp_path: Path) -> 
     assert [one.cell for one in finished_results(tmp_path)] == ["a", "c"]
 
 
+def test_results_of_a_version_with_other_fields_are_those_of_another_kernel(tmp_path: Path) -> None:
+    (tmp_path / LINES).write_text('{"cell": "a", "seed": 1, "kernel": "older", "way": "direct"}\n')
+    plan = replace(_plan(tmp_path, [_cell("a", bool)], 1), resume=True)
+    assert [one.kernel for one in run_campaign(plan, lambda *_: None, lambda _result: None)] == ["kernel"]
+
+
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_an_error_in_a_lane_ends_the_campaign_and_is_raised(tmp_path: Path, at_once: int) -> None:
     def fail() -> None:
