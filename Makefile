@@ -10,6 +10,9 @@ prove-report: RESULTS ?= $(wildcard docs/proof/results.json docs/proof/claims-ra
 claims-races: RACES_OUT ?= docs/proof/claims-races.json
 kills: KILLS_OUT ?= $(if $(KILLS)$(STORES),,docs/proof/kills.json)
 prove-all: KILLS ?= 100
+# Folders of their own: with --resume, results of fewer kills would count, and without it, those of hours are deleted.
+prove-all: PROVE_OUT ?= proof-results/all
+soak: PROVE_OUT ?= proof-results/soak
 # Most tests wait for brokers and JVMs most of the time: three keep two cores busy, four press claims past their heartbeats.
 test: TEST_WORKERS ?= 3
 test-secure: TEST_WORKERS ?= 3

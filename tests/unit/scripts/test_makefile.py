@@ -115,6 +115,14 @@ def test_an_address_is_on_no_command_line(target: str, variable: str) -> None:
     assert "sesame" not in called
 
 
+def test_no_campaign_counts_or_deletes_the_results_of_another() -> None:
+    """`make prove-all` goes on where it stopped, and does not take five kills of `make prove` for its hundred."""
+    old = ("--assume-old=setup", "--assume-old=setup-stores")
+    lines = {target: _make("--dry-run", *old, target).stdout for target in ("prove", "prove-all", "soak")}
+    folders = {target: re.findall(r"--out '([^']*)'", line) for target, line in lines.items()}
+    assert folders == {"prove": [], "prove-all": ["proof-results/all"], "soak": ["proof-results/soak"]}
+
+
 def test_a_failing_program_is_reported_with_its_own_exit_code(python: Path) -> None:
     done = _make("verify", f"PY={python}", check=False, FAKE_EXIT="3", LC_ALL="C")
     assert "verify] Error 3" in done.stderr
