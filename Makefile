@@ -25,8 +25,8 @@ PY := .venv/bin/python
 
 # $(call option,--name,VARIABLE): the option, quoted, when the variable has a value; `local[*]` stays as it is.
 option = $(if $(strip $($2)),$1 '$(subst ','\'',$(strip $($2)))')
-# $(call flag,--name,VARIABLE): the flag, unless the variable is empty, 0, no or false.
-flag = $(if $(filter-out 0 no false,$(strip $($2))),$1)
+# $(call flag,--name,VARIABLE): the flag, unless the variable is empty, 0, no, false or off.
+flag = $(if $(filter-out 0 no No NO false False FALSE off Off OFF,$(strip $($2))),$1)
 
 bootstrap = $(call option,--bootstrap,BOOTSTRAP) $(call option,--client-config,CLIENT_CONFIG)
 topics = $(call option,--input,INPUT_TOPIC) $(call option,--output,OUTPUT_TOPIC) $(call option,--dead-letter,DLQ_TOPIC)

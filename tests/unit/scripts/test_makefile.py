@@ -81,7 +81,7 @@ def test_what_the_counter_counts_by_and_whether_a_crash_run_crashes_can_be_chose
     assert _command("run-pipeline-crash", python=python, CRASH_PROB="0")[-2:] == ["--crash-prob", "0"]
 
 
-@pytest.mark.parametrize(("value", "passed"), [("1", True), ("yes", True), ("0", False), ("", False), ("false", False)])
+@pytest.mark.parametrize(("value", "passed"), [("1", True), ("yes", True), ("0", False), ("", False), ("False", False)])
 def test_a_flag_is_off_when_its_variable_says_so(python: Path, value: str, passed: bool) -> None:
     assert ("--transactional" in _command("seed", f"SEED_TRANSACTIONAL={value}", python=python)) is passed
 
