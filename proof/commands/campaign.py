@@ -253,7 +253,8 @@ def _summary(paths: tuple[Path, ...]) -> Summary:
         # Evidence may contain any bytes; the page shows those that are not UTF-8 as escapes.
         campaigns, read_results = read(path.read_text("utf-8", errors="surrogateescape"), path.name, today)
         provenance += campaigns
-        results += read_results
+        known = {(result.cell, result.seed, result.began) for result in results}  # results.json has those of .jsonl
+        results += [result for result in read_results if (result.cell, result.seed, result.began) not in known]
     return Summary.of(provenance, results, kernel())
 
 

@@ -194,12 +194,12 @@ def test_lines_and_a_whole_campaign_give_the_same_numbers(tmp_path: Path, capsys
         (tmp_path / name).write_text("".join(json.dumps(cell) + "\n" for cell in cells))
     documents = []
     out = tmp_path / "new" / "report.html"
-    for names in (["all.json"], ["a.jsonl", "b.jsonl"]):
+    for names in (["all.json"], ["a.jsonl", "b.jsonl"], ["b.jsonl", "a.jsonl", "all.json"]):
         files = [str(tmp_path / name) for name in names]
         assert exit_code_of(proof, "proof", ["report", *files, "--out", str(out), "--json"]) == ExitCode.DONE
         documents.append(json.loads(capsys.readouterr().out) | {"campaigns": None})
         assert out.read_text().startswith("<!DOCTYPE html>")
-    assert documents[0] == documents[1]
+    assert documents[0] == documents[1] == documents[2], "a run in two files is one run"
     assert documents[0]["verdict"] == "violated"
 
 
