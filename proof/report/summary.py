@@ -136,7 +136,7 @@ def _bars(results: Sequence[Result]) -> list[AcceptanceCriterion]:
             for title, kind in _COUNTED.items()
             for reader in _READERS
         ),
-        _often("Rounds of eight claimants racing", "rounds", 1000, [r for r in mine if r.path == CLAIMS_RACES]),
+        _often("Rounds of eight claimants racing", "rounds", 1000, _races(mine)),
         *(_often(f"Kills around the commit, {store}", "kills", _STORE_KILLS, _store(mine, store)) for store in _STORES),
     ]
 
@@ -162,6 +162,10 @@ def _sink(results: Iterable[Result], way: str) -> list[Result]:
 def _store(results: Iterable[Result], store: str) -> list[Result]:
     """Return the results of `make kills` for one store."""
     return [result for result in results if (result.path, result.target) == (STORE_KILLS, store)]
+
+
+def _races(results: Iterable[Result]) -> list[Result]:
+    return [result for result in results if result.path == CLAIMS_RACES and result.fault.startswith("8 claimants")]
 
 
 def _restarts(results: Sequence[Result], reader: str) -> Times:

@@ -154,7 +154,7 @@ def _bar(title: str, results: list[Result]) -> CriterionResult:
 
 
 ALL = _volume(10**6, 10**4, 3000)
-RACES = [_result(path="claims races", fired={"rounds": 1000})]
+RACES = [_result(path="claims races", fault="8 claimants race for 64 partitions", fired={"rounds": 1000})]
 STORE = [_result(path="store kills", target="ledger", fired={"kills": 200})]
 
 
@@ -201,7 +201,7 @@ def test_a_bar_is_met_at_its_number_and_missed_beyond(title: str, met: list[Resu
         ("The same through Spark, direct reader", _kills(DIRECT_S, 100)[1:]),
         ("The same of the sink's driver, one task writes", [*_sink("one", 99), *_sink("tasks", 1)]),
         ("Lease lost", _counted("leases_lost", 19)),
-        ("Rounds of eight claimants racing", [_result(path="claims races", fired={"rounds": 999})]),
+        ("Rounds of eight claimants racing", [replace(RACES[0], fired={"rounds": 999})]),
     ],
 )
 def test_a_bar_with_a_smaller_sample_is_not_shown(title: str, few: list[Result]) -> None:
@@ -221,6 +221,8 @@ def test_inconclusive_runs_and_positive_controls_bear_on_no_bar() -> None:
     ):
         assert _bar(title, [replace(run, doubts=doubt) for run in runs]) is CriterionResult.UNKNOWN
         assert _bar(title, runs) is CriterionResult.YES
+    two = replace(RACES[0], fault="2 claimants race for 64 partitions")
+    assert _bar("Rounds of eight claimants racing", [two]) is CriterionResult.UNKNOWN
     control = replace(late, expected=Verdict.VIOLATED, fired={"late_frames": 100, "broken": 0})
     assert _bar("Late EndTxn, producer reused (control)", [control]) is CriterionResult.NO, "it should have broken"
     control = _kills("writer", 1, recovery_s=[60.0], expected="violated", verdict="violated", anomalies=[ANOMALY])
