@@ -86,7 +86,7 @@ run_options = options(
     _choice(
         "--reader",
         Reader.DIRECT,
-        "direct or connector; connector is Spark's Kafka source, slower, for SQL and joins.",
+        "direct or connector; connector is Spark's Kafka source, which is slower.",
         "READER",
     ),
     _number("--lease", float, 10.0, "Time that a task works without a renewal from the driver."),
@@ -104,12 +104,18 @@ run_options = options(
     _number("--poll-interval", float, 0.1, "Time between polls when there is nothing to do."),
     _number("--patience", float, 120.0, "Time without progress before giving up."),
     _number("--blocked-patience", float, 1200.0, "Time to wait for an open transaction of the input's producers."),
-    _number("--max-record-bytes", int, 1_000_000, "Maximum size of a value in bytes; larger ones are rejected."),
-    _number("--max-record-depth", int, 100, "Maximum depth of JSON; deeper values are rejected."),
+    _number(
+        "--max-record-bytes",
+        int,
+        1_000_000,
+        "Maximum size of an order, or of an output of a function, in bytes; larger ones are rejected.",
+    ),
+    _number("--max-record-depth", int, 100, "Maximum depth of an order's JSON; deeper orders are rejected."),
     click.option(
         "--max-rejected",
         type=float,
-        help="Maximum rejected share; of a partition's last 1000 records, 1: no limit.  [default: all of first 100]",
+        help="Share of rejected records above which a run stops; of a partition's last 1000, 1: never.  "
+        "[default: all of the first 100]",
     ),
     _choice(
         "--on-missing-position", OnMissingPosition.REFUSE, "What to do if there is output, but no committed offset."
