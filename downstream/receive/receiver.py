@@ -126,8 +126,8 @@ def _own_id(topic: str, record: LogRecord) -> str:
 
 def points_grant(value: bytes) -> PointsGrant:
     """
-    Return one point per cup for the customer; no customer means no points, and no quantity means one cup. A quantity
-    that is not an integer from 1 to 2147483647 is refused, since a guess would make the balance wrong.
+    Return one point per cup for the customer. No quantity means one cup; without a customer, `NOBODY` gets one point. A
+    quantity that is not an integer from 1 to 2147483647 is refused, since a guess would make the balance wrong.
     """
     order = _order(value)
     customer, cups = order.get("customer_id"), order.get("quantity", 1)
