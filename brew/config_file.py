@@ -260,9 +260,9 @@ def config() -> None:
 @click.pass_context
 def show(ctx: click.Context, command: tuple[str, ...], named: str | None, *, as_json: bool) -> ExitCode:
     """
-    Print each option of COMMAND (default: run) with its value and its source; refuse what COMMAND would refuse.
+    Print each option of COMMAND (default: run) with its value and its source.
 
-    Also checks all of brew.toml.
+    Refuses what COMMAND would refuse, and checks all of brew.toml.
 
     Examples:
       python -m pipeline config show                   options of `run`

@@ -62,7 +62,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """``state``: starting, standing-by, working, stopping, stopped or failed; ``lag``: records left to read."""
+    """``state``: starting, standing-by, working, stopping, stopped or failed; ``lag``: offsets left to read."""
 
     state: str
     lag: int
@@ -99,6 +99,7 @@ class Pipeline:
 
         Raises:
             UsageError: an invalid setting, or a function that can't be loaded.
+            Refused: a file of ``client_config`` holds a secret, and every user of this machine may read it.
         """
         checked = _checked(more)
         texts = {"input": input, "output": output, "bootstrap": bootstrap, "master": master}
@@ -165,6 +166,7 @@ class PipelineRun:
 
     @property
     def status(self) -> RunStatus:
+        """The state, the lag and the counts at this moment."""
         state = "failed" if self._error is not None else self._board.state.value
         return RunStatus(state, self._board.lag(), self._board.result())
 

@@ -105,6 +105,7 @@ class ExactlyOnceSink:
     ``headers``: add `brew.sink.name` and `brew.sink.batch` to each record; without them an expired position can't be
     distinguished from a new sink.
     ``attempts``: how often a batch is tried before the query fails.
+    ``allow_old_brokers``: accept brokers before Kafka 3.6, which do not verify transactions.
     ``probe_port``: answer probes, `/metrics` and `/status` on this port (0: any free port) of ``probe_host``.
     """
 
