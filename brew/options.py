@@ -114,8 +114,8 @@ run_options = options(
     click.option(
         "--max-rejected",
         type=float,
-        help="Share of rejected records above which a run stops; of a partition's last 1000, 1: never.  "
-        "[default: all of the first 100]",
+        help="Maximum rejected share; above it, of a partition's last 1000 records, the run stops; 1: never.  "
+        "[default: all of first 100]",
     ),
     _choice(
         "--on-missing-position", OnMissingPosition.REFUSE, "What to do if there is output, but no committed offset."

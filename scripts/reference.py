@@ -12,7 +12,7 @@ import click
 
 from brew.commands import COMMANDS as BREW
 from brew.commands import LEFT_OUT, SECTIONS
-from brew.config_file import variables
+from brew.config_file import VARIABLE, variables
 from brew.errors import UsageError
 from downstream.__main__ import downstream
 from pipeline.__main__ import cli as pipeline
@@ -62,9 +62,10 @@ _INTRODUCTION = """# Configuration
 Every option of every program. `make reference` generates this page from the programs; a test checks that it is current.
 
 - `python -m pipeline` in a checkout is `brew-pipeline` when installed; likewise `downstream`, `proof` and `sandbox`.
-- An option takes precedence over its environment variable, and that over the default.
+- Order of precedence: option, environment variable, [`brew.toml`](../guide/settings.md), default.
 - `make` passes on variables set on its command line or in the environment: `make run-pipeline MASTER=none`.
 - A flag's variable enables it with `1`, `true`, `yes` or `on`.
+- A repeatable option's variable holds several values, separated by spaces.
 - A value outside its limits is refused with exit code 64; the message names value, limit and option.
 """
 
@@ -204,14 +205,12 @@ def _environment(by_path: dict[str, click.Command]) -> str:
         for option in _shown(command):
             for variable in variables(option):
                 users.setdefault(variable, {}).setdefault(option.opts[0], set()).add(path.split()[0])
-    rows = [
-        [
-            f"`{name}`",
-            "; ".join(f"{_code([option])} of {', '.join(sorted(by))}" for option, by in sorted(options.items())),
-        ]
+    texts = {
+        name: "; ".join(f"{_code([option])} of {', '.join(sorted(by))}" for option, by in sorted(options.items()))
         for name, options in users.items()
-    ]
-    rows += [[f"`{name}`", text] for name, text in ENVIRONMENT.items()]
+    }
+    texts[VARIABLE] = "`--config` of every command"
+    rows = [[f"`{name}`", text] for name, text in {**texts, **ENVIRONMENT}.items()]
     return "## Environment\n\n" + _table(["variable", "what it is"], sorted(rows))
 
 
