@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -42,6 +42,7 @@ class FakeSurvey:
         self.first_attempts: set[int] = set()
         self.failures: list[Exception] = []
         self.complete, self.closed, self.renewed = True, False, 0
+        self.stable, self.blocked = END, list[int]()
 
     def missing_outputs(self) -> list[str]:
         return []
@@ -54,7 +55,7 @@ class FakeSurvey:
         if self.failures:
             raise self.failures.pop(0)
         picked = mine(SimpleNamespace(partitions=len(self.committed)))
-        log = LogOffsets(0, END, END)
+        log = LogOffsets(0, self.stable, END)
         return [PartitionFacts("in", p, "id", Committed(self.committed[p], ""), log) for p in picked], self.complete
 
     def first_attempt(self, fact: PartitionFacts) -> bool:
@@ -68,7 +69,8 @@ class FakeSurvey:
         if outcome.status is Status.COMMITTED:
             self.committed[outcome.partition] = outcome.until
 
-    def report_blocking_transactions(self, _partitions: object) -> None: ...
+    def report_blocking_transactions(self, partitions: Iterable[int]) -> None:
+        self.blocked = list(partitions)
 
     def close(self) -> None:
         self.closed = True
@@ -246,9 +248,17 @@ def test_a_stop_ends_each_wait_of_a_lane(monkeypatch: pytest.MonkeyPatch, wait: 
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_lane_touches_its_own_partitions_alone(monkeypatch: pytest.MonkeyPatch, index: int) -> None:
-    run = Run(monkeypatch, index=index, lanes=2)
+    """Nor does it hand over those of the other lane, which may have a transaction open."""
+    run, handed_over = Run(monkeypatch, index=index, lanes=2), set[int]()
+
+    def refresh(idle: Callable[[int], bool]) -> Container[int]:
+        handed_over.update(filter(idle, range(4)))
+        return ALL_PARTITIONS
+
+    run.shared.ownership = SimpleNamespace(refresh=refresh)  # type: ignore[assignment]
     run.drain()
     assert [offered.keys() for offered in run.engine.offered] == [{index}]
+    assert handed_over == {index, index + 2}
 
 
 def test_a_partition_that_is_somebody_elses_now_is_neither_offered_nor_looked_for(run: Run) -> None:
@@ -275,9 +285,48 @@ def test_a_range_grows_smaller_after_a_transaction_that_did_not_end_in_time(monk
     assert (first.until - first.start, second.until - second.start < 80) == (80, True)
 
 
+def test_a_stop_during_the_survey_begins_no_transaction(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And leaves no range for whose transaction the end of the run would wait."""
+    original = run.survey.read
+
+    def read(mine: Callable[[Any], Iterable[int]]) -> tuple[list[PartitionFacts], bool]:
+        run.shared.stop.set()
+        return original(mine)
+
+    monkeypatch.setattr(run.survey, "read", read)
+    run.lane.run()
+    assert (run.engine.offered, run.shared.running) == ([], {})
+
+
+def test_a_lane_that_upstream_holds_back_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(monkeypatch, blocked_patience_s=10.0)
+    run.survey.stable = 0
+    run.lane._planner._give_up._last_progress -= 11.0
+    with pytest.raises(Refused, match=r"partitions \[0, 1\] of in were held back by an open upstream transaction"):
+        run.drain()
+    assert run.survey.blocked == [0, 1]
+
+
+def test_too_many_rejected_end_a_lane_after_their_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(monkeypatch, max_rejected=0.5)
+    run.engine.rounds = [lambda one: replace(committed(one), rejected=limits.WINDOW)]
+    with pytest.raises(Refused, match="too-many-rejected"):
+        run.drain()
+    assert run.survey.committed == {0: END, 1: END}
+
+
 def test_a_crash_on_purpose_ends_the_lane_with_nothing_planned_behind_it(run: Run) -> None:
+    reported = list[int]()
+
+    class Running(dict[int, OffsetRange]):
+        def pop(self, partition: int, *_: Any) -> Any:
+            reported.append(len(run.shared.crashed))
+            return super().pop(partition, None)
+
+    run.shared.running = Running()
     run.engine.rounds = [ended(Status.CRASHED)]
     run.lane.run()
+    assert reported == [2, 2], "the process dies with its numbers as soon as nothing runs"
     assert (run.shared.stop.is_set(), len(run.engine.offered), run.survey.outcomes) == (True, 1, [])
     assert {one.partition for one in run.shared.crashed} == {0, 1}
     assert run.shared.running == {}

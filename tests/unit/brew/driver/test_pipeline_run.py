@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from harness.lease_coordinator import run_context
+from harness.pipeline import DrainView
 from rich.console import Console
 
 from brew.connection import Connection
@@ -18,7 +21,11 @@ from brew.driver.limits import GiveUpPolicy
 from brew.driver.run_context import LiveTable, RunProgress
 from brew.errors import DeadlineExceeded, Refused
 from brew.offsets import OffsetRange
+from brew.errors import Refused, Retriable
+from brew.kafka.topics import Topic
+from brew.offsets import Committed, LogOffsets, OffsetRange
 from brew.outcome import Outcome, Status
+from brew.planner import PartitionFacts
 from brew.settings import PipelineSettings
 
 
@@ -95,6 +102,124 @@ def test_the_end_takes_no_longer_for_many_partitions_without_brokers(monkeypatch
     run._fence_remaining(context)
     assert len(notes) == 2
     assert notes[1] == "transactions of 399 more partitions may stay open until the time-out"
+class InterruptedWait(threading.Event):
+    """Set by Ctrl-C, which reaches the main thread within its wait."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        return super().wait(timeout)
+
+
+@pytest.mark.parametrize(
+    ("stop", "error", "raised"),
+    [
+        (threading.Event(), ValueError("Spark was interrupted"), None),
+        (threading.Event(), Refused("too-many-rejected"), Refused),
+        (InterruptedWait(), Refused("too-many-rejected"), KeyboardInterrupt),
+    ],
+    ids=["a call that was interrupted", "a refusal", "Ctrl-C and a refusal"],
+)
+def test_an_error_after_a_stop_ends_the_run_only_if_it_is_a_refusal(
+    stop: threading.Event, error: Exception, raised: type[BaseException] | None
+) -> None:
+    """The exit code of Ctrl-C is that of its signal, whatever its end broke. A stopped run has not seen all records."""
+    context = run_context(settings(), stop, goals={0: 100})
+    context.first.check_at_end = Mock()  # type: ignore[method-assign]
+
+    def work() -> None:
+        if not isinstance(stop, InterruptedWait):
+            stop.set()
+        assert stop.wait(10)
+        raise error
+
+    with nullcontext() if raised is None else pytest.raises(raised):
+        run.run_loops(context, Mock(), [SimpleNamespace(run=work)])
+    assert not context.first.check_at_end.called
+
+
+def test_a_drained_run_checks_its_first_records() -> None:
+    context = run_context(settings(), goals={0: 100})
+    context.first.check_at_end = Mock(side_effect=Refused("all-rejected"))  # type: ignore[method-assign]
+    with pytest.raises(Refused, match="all-rejected"):
+        run.run_loops(context, Mock(), [SimpleNamespace(run=lambda: None)])
+
+
+def test_what_is_left_open_is_fenced_where_this_driver_still_owns_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fence in another driver's partition aborts its transaction; one that fails leaves the others to be fenced."""
+    fenced = list[int]()
+
+    def transaction(_settings: object, _topic: str, partition: int) -> Any:
+        def fence(_deadline: object) -> None:
+            fenced.append(partition)
+            raise Retriable("no answer")
+
+        return SimpleNamespace(fence=fence, close=lambda: None)
+
+    monkeypatch.setattr(run, "KafkaTransaction", transaction)
+    context = run_context(settings(), view=DrainView())
+    context.ownership = SimpleNamespace(current_partitions=lambda: {1, 2})  # type: ignore[assignment]
+    context.lost = {p: OffsetRange("in", p, 0, 1) for p in (0, 1)}
+    context.running = {p: OffsetRange("in", p, 0, 1) for p in (2, 3)}
+    run._fence_remaining(context)
+    assert fenced == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("status", "counts"),
+    [
+        (Status.COMMITTED, {"transactions": 1}),
+        (Status.FENCED, {"fenced": 1}),
+        (Status.ALREADY_DONE, {"already_done": 1}),
+        (Status.AHEAD, {"already_done": 1}),
+        (Status.FAILED, {"failed": 1}),
+        (Status.OFFSET_GAP, {"failed": 1}),
+        (Status.CRASHED, {"failed": 1}),
+    ],
+)
+def test_each_outcome_counts_once_in_the_summary(status: Status, counts: dict[str, int]) -> None:
+    progress = RunProgress()
+    progress.outcome(Outcome(0, 0, 1, status))
+    assert {name: number for name, number in asdict(progress.totals).items() if number} == counts
+    of_partition = {name: number for name, number in counts.items() if name != "already_done"}
+    assert {name: getattr(progress.partitions[0], name) for name in of_partition} == of_partition
+
+
+def test_a_commit_that_a_survey_has_seen_lowers_the_lag_once() -> None:
+    progress = RunProgress()
+    progress.survey([PartitionFacts("in", 0, "id", Committed(20, ""), LogOffsets(0, 30, 30))])
+    for start, until, lag in ((10, 20, 10), (15, 25, 5), (25, 40, 0)):
+        progress.outcome(Outcome(0, start, until, Status.COMMITTED))
+        assert progress.partitions[0].lag == lag
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_checks_find_the_end_of_a_drain_and_the_room_in_the_outputs(
+    monkeypatch: pytest.MonkeyPatch, follow: bool
+) -> None:
+    """A record that the smallest output refuses becomes a dead letter. Topics that were missing are checked as made."""
+    client, sizes = Mock(), {"out": 300_000, "more": 50_000}
+    client.input_topic.return_value = source = Topic("in", "id", 3, 1)
+    client.with_leader.return_value = [0, 2]
+    client.output_topics.return_value = {name: Topic(name, name, 3, 1) for name in ("out", "more", "dead")}
+    client.facts = lambda _topic, partitions, *_: [
+        PartitionFacts("in", p, "id", Committed(10, ""), LogOffsets(0, 30, 40 + p)) for p in partitions
+    ]
+    topics_before = {**client.output_topics(), "in": source, "more": None}
+    before, after = Mock(topics=topics_before), Mock(number_of=lambda name, _: sizes.get(name))
+    answers = Mock(side_effect=[before, after])
+    monkeypatch.setattr(run, "ClusterQueries", lambda *_: Mock(answers=answers))
+    monkeypatch.setattr(run, "OffsetsClient", lambda _settings: client)
+    monkeypatch.setattr(run, "run_checks", lambda _settings, cluster, _limit: cluster)
+    monkeypatch.setattr(run, "enforce", lambda cluster, _allow: ("unsafe",) if cluster is after else ())
+    monkeypatch.setattr(run.topics, "max_message_bytes", lambda _admin, name, _deadline: {"dead": 40_000}[name])
+    for name in ("reach", "transformation"):
+        monkeypatch.setattr(run, name, Mock())
+    found = run.check(settings(follow=follow, also_output=("more",)))
+    assert found.goals == (None if follow else {0: 40, 1: 41, 2: 42})
+    assert (found.backlog, found.notes, client.close.called) == (40 if follow else 60, ("unsafe",), True)
+    assert (found.settings.limits.max_bytes, found.dead_letter_max_bytes) == (50_000 - 16_384, 40_000)
+    assert found.transaction.batch_bytes == 40_000
 
 
 def test_the_live_table_shows_a_note_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
