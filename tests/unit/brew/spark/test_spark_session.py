@@ -22,7 +22,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from harness.pipeline import run_command, settings_of
+from harness.pipeline import run_command, settings_of, until
 from py4j.protocol import Py4JNetworkError
 from pyspark import SparkConf, SparkContext
 from pyspark.accumulators import AccumulatorTCPServer
@@ -32,7 +32,10 @@ from brew.driver import warm_up
 from brew.driver.run import PreflightResult
 from brew.driver.warm_up import WarmSpark
 from brew.errors import DeadlineExceeded, Refused
+from brew.kafka.topics import Topic
 from brew.kafka.transaction import TransactionSettings
+from brew.offsets import LogOffsets, OffsetRange
+from brew.planner import PartitionFacts
 from brew.settings import Compilers, Reader, SparkSettings
 from brew.signals import Stopped, handlers_kept, stop_on_signals
 from brew.spark import gateway, session
@@ -154,6 +157,74 @@ def test_an_interrupted_start_leaves_no_jvm(jvm_dir: str, step: str, monkeypatch
         session.start_context(SparkSettings("local[2]", jvm_dir))
     assert jvm.wait(10) is not None
     assert session._own.context is None
+    assert session._SUBMITTED not in os.environ, "the next run would look for no jars"
+
+
+@pytest.fixture
+def stopped(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The contexts that were stopped; each start of Spark makes another one."""
+    contexts: list[Any] = []
+    monkeypatch.setattr(session, "_own", session._OwnContext())
+    monkeypatch.setattr(session, "_new_context", lambda *_: SimpleNamespace(addPyFile=Mock()))
+    monkeypatch.setattr(session, "_stop", lambda context, _wait_s: contexts.append(context))
+    return contexts
+
+
+def test_spark_is_stopped_when_its_last_user_ends_and_starts_anew(stopped: list[Any]) -> None:
+    """Two `brew.Pipeline` of a process: the first one that ended took the other one's Spark away."""
+    settings = SparkSettings("local[2]", None, {})
+    first, second = (session.start_context(settings) for _ in range(2))
+    session.end(first)
+    assert (first is second, stopped) == (True, [])
+    session.end(second)
+    assert stopped == [first]
+    assert session.start_context(settings) is not first
+
+
+@pytest.mark.parametrize(("master", "archives"), [("local[2]", 0), ("local-cluster[2,1,1024]", 1), ("spark://h:1", 1)])
+def test_a_context_of_the_caller_is_borrowed_and_one_of_ours_is_not(
+    stopped: list[Any], monkeypatch: pytest.MonkeyPatch, master: str, archives: int
+) -> None:
+    """Tasks of another process import our packages from what they are sent; local ones find the driver's."""
+    monkeypatch.setattr(session, "_kept_archive", lambda _packages: "brew.zip")
+    ours, settings = session.start_context(SparkSettings("local[2]", None, {})), SparkSettings()
+    for active in (None, ours):
+        monkeypatch.setattr(SparkContext, "_active_spark_context", active)
+        assert session.borrowed(settings) is None
+    callers = SimpleNamespace(master=master, addPyFile=Mock())
+    monkeypatch.setattr(SparkContext, "_active_spark_context", callers)
+    assert session.borrowed(settings) is callers
+    assert (callers.addPyFile.call_count, stopped) == (archives, [])
+
+
+@pytest.mark.parametrize("before", [None, "/usr/bin/python3"])
+@pytest.mark.parametrize(
+    ("master", "conf", "python"),
+    [
+        ("spark://h:1", {"spark.pyspark.python": "/opt/python"}, "/opt/python"),
+        ("local[2]", {}, sys.executable),
+        ("spark://h:1", {}, None),
+    ],
+)
+def test_the_workers_python_is_named_while_spark_starts(
+    monkeypatch: pytest.MonkeyPatch, master: str, conf: dict[str, str], python: str | None, before: str | None
+) -> None:
+    """The next run of the process may need another one."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    if before is not None:
+        monkeypatch.setenv("PYSPARK_PYTHON", before)
+    with session._workers_python(SparkSettings(master, None, conf)):
+        assert os.environ.get("PYSPARK_PYTHON") == (python if conf or before is None else before)
+    assert os.environ.get("PYSPARK_PYTHON") == before
+
+
+def test_a_jvm_that_does_not_end_is_killed_and_the_next_context_starts_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway_of = SimpleNamespace(proc=sleeping_jvm())
+    monkeypatch.setattr(SparkContext, "_gateway", gateway_of)
+    monkeypatch.setattr(SparkContext, "_jvm", Mock())
+    session._end_jvm(gateway_of, 0.1)
+    assert gateway_of.proc.poll() is not None
+    assert (SparkContext._gateway, SparkContext._jvm) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +350,9 @@ KeepWarm = Callable[[Work], tuple[WarmSpark, list[str], threading.Thread]]
 @pytest.fixture
 def keep_warm(monkeypatch: pytest.MonkeyPatch) -> KeepWarm:
     """A Spark that is none, kept warm by ``work``; what was told, and the thread that works."""
-    monkeypatch.setattr(session, "start_context", lambda *_: SimpleNamespace(addJobTag=str))
+    cancelled = list[str]()
+    context = SimpleNamespace(addJobTag=str, cancelJobsWithTag=cancelled.append, cancelled=cancelled)
+    monkeypatch.setattr(session, "start_context", lambda *_: context)
     monkeypatch.setattr(session, "check_alive", lambda _context: None)
     monkeypatch.setattr(warm_up, "_PAUSE_S", 0.0)
     monkeypatch.setattr(warm_up, "_INTERVAL_S", 0.0)
@@ -321,6 +394,38 @@ def test_what_must_not_happen_is_told_once_and_the_driver_waits_on(keep_warm: Ke
     assert "a bug of ours" in messages[0]
     assert "report this" in messages[0]
     assert not warmth.warm
+
+
+@pytest.mark.parametrize("borrowed", [True, False])
+def test_a_warm_spark_is_warm_after_some_jobs_and_ends_without_one(
+    keep_warm: KeepWarm, monkeypatch: pytest.MonkeyPatch, borrowed: bool
+) -> None:
+    """py4j prints a stack trace if the JVM ends during a call. The caller's Spark stays."""
+    done, ended = itertools.count(), list[bool]()
+    warmth, messages, thread = keep_warm(lambda: next(done))
+    context: Any = warmth.context
+    monkeypatch.setattr(
+        session, "end", lambda _context: ended.append(bool(context.cancelled) and not thread.is_alive())
+    )
+    warmth._borrowed = borrowed
+    until(lambda: warmth.warm, "it is warm")
+    warmth.close()
+    assert (ended, thread.is_alive(), messages) == ([] if borrowed else [True], False, [])
+    assert next(done) >= warm_up._JOBS_UNTIL_WARM
+
+
+def test_a_warm_up_of_the_connector_reads_the_last_offset_of_partitions_that_have_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A range that begins before the log fails the whole job: with one empty partition, Spark was never warm."""
+    logs = [LogOffsets(0, 0, 0), LogOffsets(5, 5, 5), LogOffsets(0, 7, 9)]
+    client = Mock(input_topic=lambda _deadline: Topic("in", "id", 3, 1))
+    client.facts = lambda _topic, numbers, *_: [PartitionFacts("in", p, "id", None, logs[p]) for p in numbers]
+    monkeypatch.setattr(warm_up, "OffsetsClient", lambda _settings: client)
+    warmth: Any = WarmSpark.__new__(WarmSpark)
+    warmth._settings = Mock()
+    assert warmth._ranges() == [OffsetRange("in", 2, 6, 7)]
+    client.close.assert_called_once_with()
 
 
 def test_an_end_under_a_job_is_no_bug(keep_warm: KeepWarm) -> None:
