@@ -124,6 +124,8 @@ def test_a_registry_that_does_not_answer_is_no_records_fault() -> None:
         (404, b'{"message":"no route"}'),
         (404, b'{"error_code":404,"message":"no such path"}'),
         (200, b"<h1>back soon</h1>"),
+        # A wrong password, a missing right, a rate limit, a registry that fails: with a code of its own.
+        *((status, b'{"error_code":%d01,"message":"no"}' % status) for status in (401, 403, 429, 500)),
     ],
 )
 def test_a_wrong_address_or_an_answer_of_a_gateway_is_no_records_fault(status: int, body: bytes) -> None:
@@ -134,9 +136,10 @@ def test_a_wrong_address_or_an_answer_of_a_gateway_is_no_records_fault(status: i
             behind.read(record(AVRO.write({"url": "a"}, None)))
         with pytest.raises(RegistryUnreachable, match="does not answer"):
             behind.write({"url": "a"}, None)
-    unknown = b'{"error_code":40403,"message":"Schema not found"}'
-    with http_pages(404, unknown) as url, pytest.raises(Reject, match="unknown-schema"):
-        formats.avro(registry=url).read(record(AVRO.write({"url": "a"}, None)))
+    for known, code in ((404, 40403), (422, 42201)):
+        unknown = b'{"error_code":%d,"message":"Schema not found"}' % code
+        with http_pages(known, unknown) as url, pytest.raises(Reject, match="unknown-schema"):
+            formats.avro(registry=url).read(record(AVRO.write({"url": "a"}, None)))
     with http_pages(status, body) as url, pytest.raises(Reject, match="no-schema-id"):
         formats.avro(registry=url).read(record(b"\0\x80\0\0\0abc"))  # no registry gives an id above 31 bits
 

@@ -101,6 +101,13 @@ def test_a_token_is_fetched_once_and_again_before_it_ends(oidc: Connection, endp
     assert endpoint.requests[0] == ("Basic ZW5yaWNoZXI6c2VzYW1lJTIycw==", "grant_type=client_credentials&scope=kafka")
 
 
+def test_a_connection_with_another_scope_has_a_token_of_its_own(oidc: Connection) -> None:
+    """One process may have a pipeline and a sink, of different rights."""
+    settings = dict(oidc.settings())
+    several = (settings, settings | {sasl.SCOPE: "else"}, settings)
+    assert [oauth.token(one, lambda: 0.0).text for one in several] == ["t-1", "t-2", "t-1"]
+
+
 def test_librdkafka_is_given_a_callback_and_nothing_that_it_does_not_know(oidc: Connection) -> None:
     settings = oauth.client_settings(oidc)
     token = settings.pop("oauth_cb")("")

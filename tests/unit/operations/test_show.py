@@ -15,13 +15,14 @@ from rich.console import Console
 
 from brew.cluster import RawBatch
 from brew.connection import Connection
-from brew.errors import Refused, Retriable, Unreachable
+from brew.errors import Refused, Retriable, Unreachable, UsageError
 from brew.kafka.topics import Topic
 from brew.names import READ_COMMITTED
 from brew.offsets import LogOffsets
 from brew.signals import Stopped
 from operations import show
 from operations.dlq.dead_letter_reader import DeadLetter
+from operations.options import chosen_partitions
 from operations.show import (
     Reader,
     RecordQuery,
@@ -266,3 +267,14 @@ def test_an_offset_below_the_log_is_refused_where_one_partition_was_asked_for(mo
     with pytest.raises(Refused, match=r"--offset is 9, but the log of out\[0\] begins at 10; set --offset to 10"):
         reader.starts({0: LOGS[0]})
     assert reader.starts(LOGS) == {0: 10, 1: 9}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "partitions"), [((), [0, 1, 2]), ((2, 0, 2), [0, 2]), ((3,), None), ((0, -1), None)]
+)
+def test_a_partition_that_a_topic_has_not_is_refused(chosen: tuple[int, ...], partitions: list[int] | None) -> None:
+    if partitions is None:
+        with pytest.raises(UsageError, match=r"--partition is (3|-1): out has partitions 0 to 2"):
+            chosen_partitions(chosen, "out", 3)
+    else:
+        assert chosen_partitions(chosen, "out", 3) == partitions

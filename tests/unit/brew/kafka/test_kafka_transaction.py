@@ -24,6 +24,9 @@ class Group:
 
     confirmation = property(lambda self: self)
 
+    def __init__(self) -> None:
+        self.invalidated = 0
+
     def client(self) -> Group:
         return self
 
@@ -32,7 +35,9 @@ class Group:
 
     def committed(self, *_args: object) -> None: ...
     def confirm(self, *_args: object) -> None: ...
-    def invalidate(self) -> None: ...
+
+    def invalidate(self) -> None:
+        self.invalidated += 1
 
 
 LIBRDKAFKAS_PAUSE_S = 0.5
@@ -61,10 +66,15 @@ class Producer:
     def flush(self, _timeout: float) -> int:
         return 0
 
+    def __len__(self) -> int:
+        return 1
+
     def poll(self, _timeout: float) -> None: ...
 
     def purge(self) -> None:
         self.calls.append("purge")
+
+    def commit_transaction(self, _timeout: float) -> None: ...
 
     def abort_transaction(self, _timeout: float) -> None:
         self.calls.append("abort")
@@ -189,3 +199,97 @@ def test_an_error_keeps_no_producer(monkeypatch: pytest.MonkeyPatch) -> None:
         assert left() is None
     finally:
         gc.enable()
+
+
+def done() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("commit", "raised", "sent"),
+    [
+        (done, None, ["close"]),
+        # The brokers may have applied it, and an abort behind it would contradict it.
+        (failing(KafkaError._FAIL), Fatal, []),
+        (failing(KafkaError._FENCED), Fenced, []),
+        (failing(KafkaError.TRANSACTION_COORDINATOR_FENCED, abortable=True), Abortable, []),
+    ],
+)
+def test_behind_a_commit_that_may_have_been_applied_nothing_is_sent(
+    monkeypatch: pytest.MonkeyPatch, commit: Callable[[], None], raised: type[Exception] | None, sent: list[str]
+) -> None:
+    """The next fence decides. A position that was the base of a failed one is asked for through new clients."""
+    producer = Producer(done)
+    producer.commit_transaction = lambda _timeout: commit()  # type: ignore[method-assign]
+    kafka = begun(monkeypatch, producer)
+    if raised is None:
+        write(kafka)
+    else:
+        with pytest.raises(raised):
+            write(kafka)
+    kafka.close()
+    kafka.close()
+    assert producer.calls == sent
+    assert kafka._locator.invalidated == (raised is not None)  # type: ignore[attr-defined]
+    with pytest.raises(Fatal, match="the transaction's producer is closed"):
+        kafka.produce("out", b"value")
+
+
+def test_a_transaction_that_is_left_open_is_aborted_before_its_producer_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever leaves it behind an interrupt: the library's `close` alone waits for an abort without a limit."""
+    producer = Producer()
+    kafka = begun(monkeypatch, producer)
+    kafka.begin()
+    kafka.close()
+    assert producer.calls == ["purge", "abort", "close"]
+    assert kafka._locator.invalidated == 0, "no position was the base of it"  # type: ignore[attr-defined]
+
+
+def test_an_offset_that_the_library_would_ignore_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says that it has sent it."""
+    producer = Producer(done)
+    kafka = begun(monkeypatch, producer)
+    with pytest.raises(Fatal, match="send-offsets: -1 is not an offset"):
+        kafka.send_offsets(-1, "", Deadline(5))
+    kafka.send_offsets(0, "", Deadline(5))
+    assert len(producer.timeouts) == 1
+
+
+def test_records_that_stay_in_the_queue_end_the_step_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = [3, 2, 0]
+    producer = Producer()
+    producer.flush = lambda _timeout: left.pop(0) if left else 1  # type: ignore[method-assign]
+    kafka = begun(monkeypatch, producer)
+    kafka.flush(Deadline(5))
+    assert left == []
+    with pytest.raises(DeadlineExceeded, match=r"produce: 1 records undelivered after 0\.01 s"):
+        kafka.flush(Deadline(0.01))
+
+
+def test_a_querys_source_offsets_go_to_their_own_group_before_the_sinks_position(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Lag tools tell by their metadata whose transaction a partition waits for."""
+
+    class Named(Group):
+        def __init__(self, _connection: Connection, group: str) -> None:
+            super().__init__()
+            self.group = group
+
+        def consumer_group_metadata(self) -> str:
+            return self.group
+
+    sent: list[tuple[str, list[tuple[str, int, int, str]]]] = []
+    producer = Producer()
+    producer.send_offsets_to_transaction = lambda offsets, group, _timeout: sent.append(  # type: ignore[method-assign]
+        (str(group), [(one.topic, one.partition, one.offset, one.metadata) for one in offsets])
+    )
+    kafka = begun(monkeypatch, producer)
+    monkeypatch.setattr(transaction, "locator", Named)
+    monkeypatch.setattr("brew.kafka.sink_transaction.locator", Named)
+    settings = TransactionSettings(Connection("nowhere:1"), "revenue", 30)
+    kafka = SinkTransaction(settings, "out", "lag", {"in": {0: 7, 1: 9}})
+    kafka.send_offsets(5, "metadata", Deadline(5))
+    ours = "revenue:out:sink"
+    assert sent == [("lag", [("in", 0, 7, ours), ("in", 1, 9, ours)]), ("revenue", [("out", 0, 5, "metadata")])]

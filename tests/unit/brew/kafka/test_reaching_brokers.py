@@ -398,3 +398,42 @@ def test_an_outage_is_said_once_when_it_begins_and_once_when_it_is_over() -> Non
 def test_the_time_of_giving_up_is_never_one_that_has_passed(silent_s: float, until: str) -> None:
     away = outage()
     assert f"until {until} UTC" in (away.silent(silent_s, NOON) or "")
+
+
+def test_a_client_holds_what_the_promise_rests_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the file of settings says: these are refused there, and set here."""
+    made: list[dict[str, Any]] = []
+    for kind in ("Producer", "Consumer"):
+        monkeypatch.setattr(clients, kind, made.append)
+    connection = Connection("h:1", {"client.id": "me"})
+    clients.producer(connection, "g:in:0", timeout_s=60.0, message_max_bytes=7)
+    clients.consumer(connection, "g", "read_committed")
+    writer, reader = made
+    assert (
+        writer.items()
+        >= {
+            "transactional.id": "g:in:0",
+            "transaction.timeout.ms": 60_000,
+            "enable.idempotence": True,
+            "acks": "all",
+            "partitioner": "murmur2_random",
+            "allow.auto.create.topics": False,
+            "metadata.recovery.strategy": "none",
+            "message.max.bytes": 7,
+            "client.id": "me",
+        }.items()
+    )
+    assert (
+        reader.items()
+        >= {
+            "group.id": "g",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "check.crcs": True,
+            "allow.auto.create.topics": False,
+            "enable.partition.eof": True,
+            "client.id": "me",
+        }.items()
+    )

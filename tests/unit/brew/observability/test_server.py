@@ -118,6 +118,17 @@ def test_metrics_are_what_was_counted(recorder: Recorder) -> None:
     assert len(buckets) == len(BUCKETS_S) + 1
 
 
+def test_a_partitions_series_begin_at_zero_and_each_step_that_was_reported_has_one(recorder: Recorder) -> None:
+    """Prometheus sees no increase if a series begins with its first count: the first abort raised no alarm."""
+    recorder.surveyed(("orders", 1), 0, 10, 10)
+    recorder.ended(Ended("orders", 0, Ending.ABORTED, 10, 20, steps={"fence": 0.004, "abort": 0.004}))
+    values = {(sample.name, *sorted(sample.labels.items())): sample.value for sample in samples(recorder)}
+    place = (("partition", "1"), ("topic", "orders"))
+    assert [values["brew_txn_total", ("outcome", ending.value), *place] for ending in Ending] == [0] * len(Ending)
+    assert values["brew_records_total", *place] == 0
+    assert values["brew_txn_phase_seconds_count", ("phase", "abort")] == 1
+
+
 def test_open_transactions_are_those_that_were_begun_and_not_ended(recorder: Recorder) -> None:
     def open_transactions() -> float:
         return next(one.value for one in samples(recorder) if one.name == "brew_txn_open")
@@ -406,6 +417,14 @@ def test_the_last_verdict_is_found_by_who_looks_at_the_same() -> None:
     proof = source.ask(Deadline(1))
     assert (proof.mark, proof.lines[0]) == ("proven", "3 inputs = 3 outputs + 0 dead letters")
     assert ProofSource(verdict_file("127.0.0.1:9092", "other", TOPICS), optional=True).ask(Deadline(1)) is None
+
+
+def test_what_is_kept_for_others_is_the_users_alone_and_found_however_servers_are_named() -> None:
+    """A verdict names topics, and a run's address tells where its probes are."""
+    remember_verdict(" b:1,a:1", "g", TOPICS, {})
+    (file,) = folder().iterdir()
+    assert file == verdict_file("a:1, b:1", "g", TOPICS)
+    assert [path.stat().st_mode & 0o777 for path in (file, folder())] == [0o600, 0o700]
 
 
 def test_old_verdicts_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:

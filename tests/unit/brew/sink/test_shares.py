@@ -18,6 +18,7 @@ from aiokafka import errors as client_errors
 from harness.fakes import Broker, FakeTransaction
 from hypothesis import given
 from hypothesis import strategies as st
+from py4j.protocol import Py4JError
 
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -262,11 +263,19 @@ def test_a_coordinator_that_may_not_be_asked_for_is_no_reason_to_wait(monkeypatc
     assert coordinator.calls == 1
 
 
-def test_a_commit_without_an_answer_is_an_open_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next attempt's locate answers it."""
-    kafka, _ = driver(monkeypatch, Retriable("cut off"))
+@pytest.mark.parametrize(
+    "step",
+    [lambda kafka, deadline: kafka.commit(deadline), lambda kafka, deadline: kafka.send_offsets(8, "", deadline)],
+)
+def test_an_end_without_an_answer_is_an_open_question(
+    monkeypatch: pytest.MonkeyPatch, step: Callable[[SharedTransaction, Deadline], None]
+) -> None:
+    """The next attempt's locate answers it, and not after the day that a batch's job may take."""
+    monkeypatch.setattr(shared_transaction, "_END_S", 0.1)
+    kafka, coordinator = driver(monkeypatch, Retriable("cut off"))
     with pytest.raises((DeadlineExceeded, Unreachable)):  # Unreachable: a last attempt began at the deadline
-        kafka.commit(Deadline(0.1))
+        step(kafka, Deadline(2))
+    assert max(budget_s for _, budget_s in coordinator.allowed_s) <= 0.1
 
 
 def test_what_brokers_answered_last_is_the_reason_when_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -561,6 +570,11 @@ def test_a_repeated_task_writes_nothing_and_a_first_one_tells_its_partitions(mon
     monkeypatch.setattr(shared_writer, "write", write)
     again = tasks._written(JOB, EPOCH, iter(()), speculation=False)
     assert (again.status, again.stage, write.called) == (Status.FAILED, 3, False)
+    # Spark ends a copy that it began on speculation as soon as the first one has ended: it must not fail before.
+    waited = Mock()
+    monkeypatch.setattr(tasks, "threading", SimpleNamespace(Event=lambda: waited))
+    assert tasks._written(JOB, EPOCH, iter(()), speculation=True) == again
+    waited.wait.assert_called_once_with(JOB.timeout_s / 2)
     context.attemptNumber = lambda: 0
     first = tasks._written(JOB, EPOCH, iter(()), speculation=False)
     assert first == Result(Status.WRITTEN, 5, partitions=["in/0", "out/1"], stage=3)
@@ -602,3 +616,51 @@ def test_of_two_sources_of_one_topic_the_offset_that_both_have_passed_is_committ
     offsets = SimpleNamespace(size=lambda: 2, apply=found.__getitem__)
     entry = SimpleNamespace(version=lambda: 1, offsets=lambda: offsets)
     assert query._ends(entry) == {"in": {0: 10, 1: 5, 2: 1}}
+
+
+@pytest.mark.parametrize(
+    ("of_query", "active", "stopping"), [(None, True, False), ("q", True, False), ("q", False, True)]
+)
+def test_only_a_query_that_was_stopped_gives_its_batch_up(
+    monkeypatch: pytest.MonkeyPatch, of_query: str | None, active: bool, stopping: bool
+) -> None:
+    """A batch job has no query that could be stopped: all its attempts are made."""
+    frame = Mock()
+    frame.sparkSession.sparkContext.getLocalProperty.return_value = of_query
+    monkeypatch.setattr(query, "_execution", lambda *_: SimpleNamespace(isActive=lambda: active))
+    assert query.is_stopping(frame) is stopping
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_stage_of_which_spark_can_not_tell_yet_counts_as_repeated(behind: bool) -> None:
+    """Its events come late under load: without them, a first attempt is all that is known."""
+    frame, first = Mock(), SimpleNamespace(currentAttemptId=0)
+    context = frame.sparkSession.sparkContext
+    context._jsc.sc.return_value.listenerBus.return_value.waitUntilEmpty.side_effect = (
+        Py4JError("10 s") if behind else None
+    )
+    context.statusTracker.return_value.getStageInfo.return_value = first
+    assert query.was_repeated(frame, 3) is behind
+
+
+@pytest.mark.parametrize(
+    ("of_query", "plans", "narrow"),
+    [
+        (None, ["Scan"], True),
+        (None, ["Exchange hashpartitioning"], False),
+        ("q", ["Scan", "Project"], True),
+        ("q", ["Scan", "Exchange"], False),
+    ],
+)
+def test_a_frame_is_narrow_if_neither_it_nor_its_query_shuffles(
+    monkeypatch: pytest.MonkeyPatch, of_query: str | None, plans: list[str], narrow: bool
+) -> None:
+    """What `foreachBatch` passes does not show where it comes from: two tasks would write to one partition."""
+    executions = [
+        SimpleNamespace(executedPlan=lambda text=text: SimpleNamespace(toString=lambda: text)) for text in plans
+    ]
+    frame = Mock()
+    frame.sparkSession.sparkContext.getLocalProperty.return_value = of_query
+    frame._jdf.queryExecution.return_value = executions[0]
+    monkeypatch.setattr(query, "_execution", lambda *_: SimpleNamespace(lastExecution=lambda: executions[1]))
+    assert query.is_narrow(frame) is narrow
