@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ from brew.names import ExitCode
 from proof import commands
 from proof.__main__ import proof
 from proof.campaign.cell import Result
-from proof.commands import campaign
+from proof.claims.members import Races
+from proof.commands import campaign, claims, wire
 from proof.commands.inspect import _table
+from proof.wire import torn
 
 
 @pytest.mark.parametrize(
@@ -121,6 +124,40 @@ def test_a_campaigns_exit_code_is_that_of_its_worst_result(
     monkeypatch.setattr(campaign, "run_campaign", lambda *_: done)
     words = ["campaign", "--cells", "F10-*", "--out", str(tmp_path), *options]
     assert exit_code_of(proof, "proof", words) == code
+
+
+@pytest.mark.parametrize(
+    ("reuse", "strict", "code"),
+    [
+        ((20, 0), (0, 0), ExitCode.DONE),
+        ((18, 0), (0, 0), ExitCode.REFUSED),
+        ((20, 0), (0, 1), ExitCode.REFUSED),
+        ((20, 0), (1, 0), ExitCode.VIOLATION),
+        ((18, 0), (1, 0), ExitCode.VIOLATION),
+    ],
+)
+def test_torn_transactions_end_with_the_worse_of_both_writers(
+    reuse: tuple[int, int], strict: tuple[int, int], code: ExitCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 20 tries so many broken, and so many unclear; a control that holds is no proof of ours."""
+
+    def experiment(_connection: object, writer: str, tries: int, _scripts: object, *, seed: int) -> torn.Result:
+        broken, unclear = reuse if writer == "reuse" else strict
+        tally = torn.Tally(tries, tries - broken - unclear, broken, unclear, Counter(), Counter(), [], [])
+        return torn.Result(writer, tally, [], {}, [], float(seed))
+
+    monkeypatch.setattr(wire, "connected", lambda _: None)
+    monkeypatch.setattr(wire, "experiment", experiment)
+    assert exit_code_of(proof, "proof", ["torn", "--tries", "20", "--json"]) == code
+
+
+@pytest.mark.parametrize("findings", [[], ["partition 3 has 2 owners"]])
+def test_races_with_a_finding_end_with_1(findings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    races = Races(1, 8, 64, owned_after_s=[0.1], findings=findings)
+    monkeypatch.setattr(claims, "connected", lambda _: None)
+    monkeypatch.setattr(claims, "race", lambda *_, **__: races)
+    code = ExitCode.VIOLATION if findings else ExitCode.DONE
+    assert exit_code_of(proof, "proof", ["claims-races", "--rounds", "1", "--json"]) == code
 
 
 def test_numbers_are_whole_on_a_narrow_terminal(

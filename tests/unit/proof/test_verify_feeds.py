@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from contextlib import closing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +19,8 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Denied, Refused
 from brew.journal import entries
+from brew.errors import DeadlineExceeded, Refused
+from brew.journal import Journal, Phase, Step, entries
 from brew.kafka.kafka_python import RawLogs
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.offsets import LogOffsets
@@ -129,26 +132,33 @@ def test_all_offset_commits_are_passed_on_however_many(count: int) -> None:
     assert fractions == [0.0, *(200 * n / count for n in range(1, count // 200 + 1))]
 
 
-@pytest.mark.parametrize("settled", [False, True])
-def test_a_check_that_could_not_be_made_is_a_note_and_a_doubt_once_the_run_has_ended(
-    settled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    value = b'{"customer_id":"c"}'
-    done = value[:-1] + b',"loyalty_tier":"gold","loyalty_discount":0.15}'
-    source = [("source.topic", b"in"), ("source.partition", b"0"), ("source.offset", b"0")]
+VALUE = b'{"customer_id":"c"}'
+ENRICHED = VALUE[:-1] + b',"loyalty_tier":"gold","loyalty_discount":0.15}'
+SOURCE = [("source.topic", b"in"), ("source.partition", b"0"), ("source.offset", b"0")]
 
-    def read(_connection: object, _claim: object, _logs: object, judge: Checker, _deadline: object) -> list[str]:
-        judge.input([(0, 0, b"gold-1", value, [], 1)])
-        judge.output([(0, 0, b"gold-1", done, [*source], 1)])
-        judge.input_ended()
-        judge.downstream_ended()
-        return ["the raw logs could not be read"]
 
+def _known(monkeypatch: pytest.MonkeyPatch, read: Callable[..., list[str]]) -> None:
+    """One order and one output, which ``read`` passes on."""
     log = LogOffsets(0, 1, 1)
     known = Snapshot({0: log}, {name: {0: log} for name in CLAIM.written}, {0: 1}, None)
     monkeypatch.setattr(verify, "snapshot", lambda *_, **__: known)
     monkeypatch.setattr(verify, "_is_compacted", lambda *_: False)
     monkeypatch.setattr(verify, "_read", read)
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_check_that_could_not_be_made_is_a_note_and_a_doubt_once_the_run_has_ended(
+    settled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    def read(_connection: object, _claim: object, _logs: object, judge: Checker, _deadline: object) -> list[str]:
+        judge.input([(0, 0, b"gold-1", VALUE, [], 1)])
+        judge.output([(0, 0, b"gold-1", ENRICHED, [*SOURCE], 1)])
+        judge.input_ended()
+        judge.downstream_ended()
+        return ["the raw logs could not be read"]
+
+    _known(monkeypatch, read)
     report = verify.verify(Connection("nowhere:1"), CLAIM, Deadline(1), VerifyOptions(settled=settled))
     assert report.verdict is (Verdict.INCONCLUSIVE if settled else Verdict.PROVEN)
     unread = ["the raw logs could not be read"]
@@ -219,6 +229,49 @@ def test_a_hanging_transaction_is_reported_however_long_the_logs_took(monkeypatc
         Verdict.VIOLATED,
         ["in: its open transactions could not be read: no right", "out: held"],
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({}, {}),
+        ({"needed": {"kills": 2}, "fired": {"kills": 1}}, {"silent-fault": 1}),
+        ({"needed": {"kills": 2}, "fired": {"kills": 2}}, {}),
+        ({"healed_at": (1000.0,), "bound_s": 0.5}, {}),
+        ({"healed_at": (1000.0,), "bound_s": 0.4}, {"stall": 1}),
+        ({"journals": True}, {"unseen": 1}),
+        ({"canaries": ("hunter2",), "artefacts": True}, {"secret-leak": 1}),
+        ({"canaries": ("hunter2",), "journals": True}, {"secret-leak": 1, "unseen": 1}),
+        ({"canaries": ("hunter3",), "artefacts": True}, {}),
+    ],
+)
+def test_what_is_asked_beyond_the_logs_is_looked_at(
+    options: dict[str, Any], found: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that missed the one output, a commit 0.45 s after the heal, and a secret in a folder of logs."""
+    journals, logs = tmp_path / "journals", tmp_path / "artefacts/deep"
+    with closing(Journal(journals, "reader")) as journal:
+        journal.write(Step.READ, Phase.INTENT)
+        about = {"topic": "out", "partition": -1, "isolation": READ_COMMITTED, "ends": [(0, 1)]}
+        journal.write(Step.READ, Phase.DONE, runs=[], **about)
+        journal.write(Step.READ, Phase.DONE, final=True)
+    logs.mkdir(parents=True)
+    for folder in (journals, logs):
+        (folder / "stderr").write_text("password=hunter2")
+    given = {"journals": journals, "artefacts": (tmp_path / "artefacts",)}
+    asked = {name: given[name] if value is True else value for name, value in options.items()}
+
+    def read(_connection: object, _claim: object, _logs: object, judge: Checker, _deadline: object) -> list[str]:
+        judge.input([(0, 0, b"gold-1", VALUE, [], 1)])
+        judge.batches("out", 0, [batch(0), batch(1, marker="commit", at_ms=1_000_450)])
+        judge.output([(0, 0, b"gold-1", ENRICHED, [*SOURCE], 1)])
+        judge.input_ended()
+        judge.downstream_ended()
+        return []
+
+    _known(monkeypatch, read)
+    report = verify.verify(Connection("nowhere:1"), CLAIM, Deadline(1), VerifyOptions(**asked))
+    assert report.totals == found
 
 
 @pytest.fixture
