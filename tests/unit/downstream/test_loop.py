@@ -276,6 +276,27 @@ def test_a_turn_has_one_deadline_however_long_its_parts_take(
         leases[0].check(1)
 
 
+def test_a_turn_ends_before_the_group_may_give_the_partitions_to_others(loop: Loop) -> None:
+    """A fifth of the interval is left to undo work in progress."""
+    assert 0 < loop._poll_deadline().budget_s <= 0.8 * loop._settings.max_poll_interval_s
+
+
+def test_a_handler_is_told_for_which_topic_its_offset_was_committed(
+    loop: Loop, handler: FakeHandler, topics_now: dict[str, Topic], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it, the position of a topic that was deleted and recreated would be one of its successor."""
+    monkeypatch.setattr(loop, "_describe_assigned", partial(Loop._describe_assigned, loop))
+    monkeypatch.setattr(consuming.offsets, "log_offsets", lambda *_: dict.fromkeys((1, 2, 3), LogOffsets(3, 9, 10)))
+    known = {1: Committed(5, "topic-id=other"), 2: Committed(6, ""), 3: None}
+    monkeypatch.setattr(consuming.offsets, "committed_by", lambda *_: known)
+    monkeypatch.setattr(handler, "assigned", assigned := Mock(return_value={1: 5, 2: 6, 3: 3}))
+    assert topics_now
+    loop.assigned([1, 2, 3])
+    places = [(1, 5, "other"), (2, 6, None), (3, None, None)]
+    described = [AssignedPartition("t", "id", p, at, 3, 9, of, at) for p, at, of in places]
+    assert assigned.call_args.args[0] == described
+
+
 def test_a_revoked_partition_is_reported_before_it_leaves_and_a_lost_one_never(
     loop: Loop, handler: FakeHandler
 ) -> None:

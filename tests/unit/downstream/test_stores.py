@@ -248,11 +248,13 @@ def test_a_session_whose_options_a_pooler_drops_is_refused(monkeypatch: pytest.M
     session = MagicMock(closed=False)
     session.fileno.return_value = 0
     session.execute.return_value.fetchall.return_value = [("public",)]
-    monkeypatch.setattr(psycopg, "connect", lambda *_given, **_more: session)
-    database = Database(DatabaseSettings("postgresql://h/d", "ledger"), "test")
+    monkeypatch.setattr(psycopg, "connect", connect := Mock(return_value=session))
+    database = Database(DatabaseSettings("postgresql://h/d", "ledger", 3, 10, 0.001), "test")
     with pytest.raises(Refused, match="search_path is 'public' instead of 'ledger'"), database.transaction(Deadline(5)):
         pass
     session.close.assert_called_once()
+    options = "-c lock_timeout=3000 -c statement_timeout=10000 -c idle_in_transaction_session_timeout=1"
+    assert connect.call_args.kwargs["options"] == f"{options} -c search_path=ledger"
     database.close()
 
 
@@ -1049,6 +1051,55 @@ def test_claims_have_to_outlive_retention_and_segment_together() -> None:
     assert ClaimRetention.longer_than(0, for_ever, "t").keep_s is None
     with pytest.raises(UsageError):
         ClaimRetention.longer_than(-1, for_ever, "t")
+
+
+@pytest.mark.parametrize(
+    ("records", "effects", "points", "findings"),
+    [
+        ([(8, "a", 2)], {"a": 1}, 2, {}),
+        ([(8, "a", 2)], {}, 2, {"receiver-lost": 1}),
+        ([(9, "a", 2)], {}, 0, {}),
+        ([(9, "a", 2)], {"a": 1}, 9, {}),
+        ([(9, "a", 2)], {"a": 2}, 4, {"receiver-duplicate": 1}),
+        ([(8, "a", 2), (9, "a", 2)], {}, 2, {"receiver-lost": 1}),
+        ([(8, "a", 2), (8, "b", 2)], {"a": 1, "b": 1}, 3, {"receiver-lost": 1}),
+        ([(7, "a", 2), (8, "a", 2)], {"a": 1}, 3, {"receiver-duplicate": 1}),
+        ([(7, "a", 2), (8, "a", 3)], {"a": 1}, 9, {}),
+    ],
+)
+def test_messages_below_the_position_have_their_effects_and_points(
+    records: list[tuple[int, str, int]],
+    effects: dict[str, int],
+    points: int,
+    findings: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """
+    The group stands at 9; offset, id and cups of each record. One id is one message, below if any of its records is.
+
+    Points are compared once nothing waits, and only if records of one id agree on them.
+    """
+    made = [Record(at, value=json.dumps(ORDER | {"id": name, "quantity": n}).encode()) for at, name, n in records]
+    topic = Mock(logs={3: LogOffsets(0, 10, 10)}, committed={3: Committed(9, "")}, compacted=False)
+    topic.records.return_value = made
+    monkeypatch.setattr(receive_check, "topic_snapshot", lambda _settings: topic)
+    counts = {f"id:{name}": count for name, count in effects.items()}
+    store = Mock(counts=lambda names: [counts.get(name, 0) for name in names], points=lambda: {"c-1": points})
+    settings = LoopSettings(Connection("b:1"), "g", "t")
+    assert dict(receive_check.check(settings, identifier("field:id"), store).findings) == findings
+
+
+@pytest.mark.parametrize(("committed", "effects", "refused"), [(None, 0, True), (None, 1, False), (0, 0, False)])
+def test_a_check_of_another_group_or_store_compares_nothing(
+    committed: int | None, effects: int, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = None if committed is None else Committed(committed, "")
+    topic = Mock(logs={3: LogOffsets(0, 10, 10)}, committed={3: at}, compacted=False)
+    topic.records.return_value = [Record(5, source=1)]
+    monkeypatch.setattr(receive_check, "topic_snapshot", lambda _settings: topic)
+    store = Mock(counts=lambda names: [effects for _ in names])
+    with pytest.raises(Refused, match=r"^nothing to compare: ") if refused else contextlib.nullcontext():
+        receive_check.check(LoopSettings(Connection("b:1"), "g", "t"), identifier("source"), store)
 
 
 @pytest.mark.parametrize("compacted", [True, False])

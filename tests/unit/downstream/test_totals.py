@@ -1023,3 +1023,98 @@ def test_topics_whose_partitions_differ_are_refused_with_their_numbers(
         described.names(call)
     described.partitions["g.changelog"] = 3
     assert described.names(call) == NAMES
+
+
+# The comparison.
+
+TWO_ORDERS = [order("a", "gold", "100", "0.15"), order("b", "gold", "50", "0.15")]
+TWO_SUMS = dict[bytes, Total]()
+add(TWO_SUMS, deltas(TWO_ORDERS))
+
+
+class Counted:
+    """What a comparison reads: two orders, counted up to 2, whose deltas are added up to 4; each field may differ."""
+
+    settings = SETTINGS
+
+    def __init__(self, **differs: Any) -> None:
+        self.values = {0: {key: total.encode() for key, total in TWO_SUMS.items()} | differs.get("changelog", {})}
+        self.found = {key: total.document(key) for key, total in TWO_SUMS.items()} | differs.get("results", {})
+        self.standings, self.began = {0: differs.get("until", 4)}, differs.get("began", 0)
+        self.pending, self.looks = differs.get("pending", []), iter(differs.get("looks", [4, 4]))
+
+    def offsets(self, topic: Topic) -> Any:
+        at = Position(2, self.began) if topic.name == "in" else Position(next(self.looks), 0)
+        return command._StageOffsets({0: at}, {0: LogOffsets(0, 9, 9)})
+
+    def changelog(self) -> Any:
+        return self.values, self.standings
+
+    def results(self) -> dict[bytes, bytes]:
+        return self.found
+
+    def records(self, topic: str, ranges: dict[int, tuple[int, int]]) -> Iterator[Record]:
+        if topic == "in":
+            assert ranges == {0: (self.began, 2)}
+            return (Record(offset, b"k", value) for offset, value in enumerate(TWO_ORDERS))
+        assert ranges == {0: (4, 9)}
+        return (Record(4, key, total.encode()) for key, total in self.pending)
+
+
+OTHER = Total(1, Decimal(1))
+GOLD_TIER = b"tier/gold"
+
+
+@pytest.mark.parametrize(
+    ("differs", "where"),
+    [
+        ({}, []),
+        ({"changelog": {GOLD_TIER: OTHER.encode()}}, ["recomputation", "results"]),
+        ({"results": {GOLD_TIER: OTHER.document(GOLD_TIER)}}, ["results"]),
+        ({"results": {b"tier/tin": OTHER.document(b"tier/tin")}}, ["results"]),
+        ({"until": 3}, ["changelog"]),
+        ({"pending": [(GOLD_TIER, OTHER)]}, ["recomputation"]),
+    ],
+)
+def test_each_copy_of_the_totals_is_compared(
+    differs: dict[str, Any], where: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changelog, results, the group's offset, and deltas that are not added yet."""
+    compared = _compared(Counted(**differs), monkeypatch)
+    assert ([one.where for one in compared.first], compared.equal) == (where, not where)
+    assert (compared.orders, compared.pending_deltas) == (2, len(differs.get("pending", [])))
+
+
+def _compared(counted: Counted, monkeypatch: pytest.MonkeyPatch, home: Path | None = None) -> command.Comparison:
+    known = topics.Topics(*(Topic(name, "id", 1, 1) for name in ("in", SETTINGS.deltas, SETTINGS.changelog, "out")))
+    for name in ("reach", "admin", "wait_until_stable"):
+        monkeypatch.setattr(command, name, Mock())
+    monkeypatch.setattr(command, "found", lambda *_: known)
+    monkeypatch.setattr(command, "_Reading", lambda *_: counted)
+    return command.recompute(SETTINGS, home)
+
+
+@pytest.mark.parametrize(("until", "spoilt", "where"), [(4, False, []), (4, True, ["state"]), (3, True, [])])
+def test_a_state_is_compared_if_it_was_closed_at_the_changelogs_place(
+    until: int, spoilt: bool, where: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One from elsewhere is restored before it is used, as the comparison says."""
+    store = RocksStore(tmp_path / "0", "id")
+    store.write({key: total.encode() for key, total in TWO_SUMS.items()}, StoreCheckpoint(until, 9, len(TWO_SUMS)))
+    if spoilt:
+        store.write({GOLD_TIER: OTHER.encode()}, StoreCheckpoint(until, 9, len(TWO_SUMS)))
+    store.close()
+    compared = _compared(Counted(), monkeypatch, tmp_path)
+    assert [one.where.split()[0] for one in compared.first] == where
+    assert len(compared.notes) == (until != 4)
+
+
+@pytest.mark.parametrize(
+    ("differs", "why"), [({"looks": [4, 5]}, "is counting during the comparison"), ({"began": -1}, "^range-lost: ")]
+)
+def test_totals_that_can_not_be_compared_are_refused(
+    differs: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program counts meanwhile, or retention deleted orders that were counted."""
+    with pytest.raises(Refused, match=why):
+        _compared(Counted(**differs), monkeypatch)
