@@ -218,6 +218,49 @@ def test_a_cut_is_made_on_both_sides_and_only_networks_without_a_directory_are_s
     assert isolation.sweep() == removed == [gone]
 
 
+def test_only_disks_of_the_sandbox_are_filled_resized_and_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong mount point would take the machine's own file systems away."""
+    ran, data = list[str](), tmp_path / "kafka-3/data"
+    mounted = {Path("/dev/shm"), Path("/run"), tmp_path.parent, data}
+    monkeypatch.setattr(isolation, "_mounted", lambda: mounted)
+    monkeypatch.setattr(isolation, "_run", lambda *words, **_: ran.append(" ".join(words)))
+    monkeypatch.setattr(isolation.shutil, "disk_usage", lambda _: Mock(used=4096))
+    isolation.limit_disk(data, 16)
+    isolation.limit_disk(tmp_path / "new", 16)
+    assert isolation.fill_disk(data) == 4096
+    with pytest.raises(Refused, match="is not a file system of its own"):
+        isolation.fill_disk(tmp_path)
+    isolation.release_disks(tmp_path)
+    assert ran == [
+        f"mount -o remount,size=16m {data}",
+        f"mount -t tmpfs -o size=16m,mode=0755 brew-sandbox {tmp_path / 'new'}",
+        f"mount -o remount,size=4096 {data}",
+        f"umount --lazy {data}",
+    ]
+
+
+def test_each_cut_of_the_sandbox_is_healed_and_only_its_networks_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, ran = isolation.Network(tmp_path), list[tuple[str, ...]]()
+    own, other = [f"{network.name}-1", f"{network.name}-2"], isolation.Network(tmp_path / "other").name
+    monkeypatch.setattr(isolation, "_namespaces", lambda: [*own, f"{other}-1", "docker"])
+    answers = {"route": [{"dst": "10.213.7.2"}, {"dst": "10.213.7.254"}]}
+    answers["link"] = [{"ifname": name} for name in ("lo", network.name, own[0], other, f"{other}-1")]
+    monkeypatch.setattr(isolation, "_asked", lambda *words: answers["route" if "route" in words else "link"])
+    monkeypatch.setattr(isolation, "_ip", lambda *words: ran.append(words))
+    monkeypatch.setattr(isolation, "may_isolate", lambda: True)
+    assert network.heal() == 4
+    assert [(words[1], words[-1]) for words in ran] == [
+        (name, route["dst"]) for name in own for route in answers["route"]
+    ]
+    ran.clear()
+    network.remove()
+    assert ran == [("link", "delete", name) for name in (network.name, own[0])] + [("netns", "delete", n) for n in own]
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"cluster_id": "c", "nodes": [{"number": 1}]}'])
 def test_a_broken_state_file_is_refused_by_name(tmp_path: Path, text: str) -> None:
     """Guessing what ran would leave processes behind, or end foreign ones."""
