@@ -104,8 +104,10 @@ class Rows:
             now = self._now_ms()
             # Rows up to a record's time have to be known, or `brew verify` would find another answer later.
             # Records with timestamps in the future must not trigger a read each.
-            if self._read_at is None or (
-                timestamp >= self._read_at and (timestamp < now or now - self._read_at >= _AGAIN_MS)
+            if (
+                self._read_at is None
+                or now < self._read_at  # this machine's clock was set back
+                or (timestamp >= self._read_at and (timestamp < now or now - self._read_at >= _AGAIN_MS))
             ):
                 if self._failed_at > arrived:  # one after another, threads would wait longer than an attempt may take
                     raise self._failure

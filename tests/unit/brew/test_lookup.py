@@ -69,6 +69,10 @@ def test_a_record_that_follows_a_read_closely_sees_the_rows_before_it() -> None:
     assert rows.at(b"USD", 1200) == b"1"
     assert rows.at(b"USD", 1299) == b"1"
     assert topic.reads == 2
+    topic.log.append((b"USD", 600, b"2"))
+    topic.now = 700  # the clock was set back: for as long as that, no row was read
+    assert (rows.at(b"USD", 650), rows.at(b"USD", 650)) == (b"2", b"2")
+    assert topic.reads == 3
 
 
 def test_a_lookup_that_waited_for_a_read_that_failed_fails_with_it() -> None:
