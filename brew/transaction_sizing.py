@@ -49,8 +49,8 @@ class TransactionSize:
 class TransactionSizes:
     """
     The size for each partition of one process; a new partition starts with the latest size of another one. If each of
-    64 partitions starts small, they take twice as many transactions. After a failure a partition starts small again, and
-    smaller after each that took the whole time-out, so that its next attempt can end in time.
+    64 partitions starts small, they take twice as many transactions. After a failure a partition starts small again,
+    and smaller after each that took the whole time-out, so that its next attempt can end in time.
     """
 
     def __init__(self, first: TransactionSize) -> None:

@@ -152,9 +152,10 @@ def test_an_interrupted_start_leaves_no_jvm(jvm_dir: str, step: str, monkeypatch
         contexts._gateway = None
         monkeypatch.setattr(session, "SparkContext", contexts)
         monkeypatch.setattr(session, "_ship", interrupted)
-    with handlers_kept(), pytest.raises(Stopped if step == "waits for the cluster" else KeyboardInterrupt):
+    with handlers_kept():
         stop_on_signals(threading.Event())
-        session.start_context(SparkSettings("local[2]", jvm_dir))
+        with pytest.raises(Stopped if step == "waits for the cluster" else KeyboardInterrupt):
+            session.start_context(SparkSettings("local[2]", jvm_dir))
     assert jvm.wait(10) is not None
     assert session._own.context is None
     assert session._SUBMITTED not in os.environ, "the next run would look for no jars"
