@@ -110,6 +110,7 @@ class Pipeline:
         _check_type("conf", conf, (Mapping, NoneType), "Mapping or None")
         known = ClientConfig() if client_config is None else load(Path(client_config))
         jvm_dir = str(dependencies.home(None))
+        transform = _located(transform) if isinstance(transform, str) else transform
         files = _texts("py_files", py_files)
         if absent := [file for file in files if not Path(file).exists()]:
             raise UsageError(
@@ -252,6 +253,15 @@ class _RunProgress(RunProgress):
 class _Notes(ProgressView):
     def note(self, note: str) -> None:
         _log.info("%s", note)
+
+
+def _located(transform: str) -> str:
+    """
+    Return the name of a function with its file's whole path: files are loaded once per name, and a relative one names
+    another file in another working directory.
+    """
+    is_file = transform.rpartition(":")[0].endswith(".py")
+    return str(Path(transform).expanduser().absolute()) if is_file else transform
 
 
 _OWN = {"connection", "input", "output", "dead_letter", "group", "spark", "follow"}

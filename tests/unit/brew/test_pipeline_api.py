@@ -15,6 +15,7 @@ from brew.driver import coordination
 from brew.errors import DeadlineExceeded, Refused, UsageError
 from brew.options import run_options
 from brew.settings import ClaimsSettings, OnError, OnMissingPosition, Reader
+from brew.transformation import FunctionTransformation, transformation
 
 
 def pipeline_of(**more: Any) -> brew.Pipeline:
@@ -37,6 +38,20 @@ def test_plain_values_become_the_settings_own_types() -> None:
     assert pipeline_of(allow=["input-access"]).settings.allow == {"input-access"}
     settings = pipeline_of(also_output="late", py_files=Path(__file__)).settings
     assert (settings.also_output, settings.spark.py_files) == (("late",), (__file__,))
+
+
+def test_a_file_of_the_working_directory_is_that_of_its_pipeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A notebook that changed to another project wrote what the first one's function returned."""
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "project.py").write_text(f"def name(record):\n    return {name!r}\n")
+        monkeypatch.chdir(tmp_path / name)
+        made = transformation(pipeline_of(transform="project.py:name").settings)
+        assert isinstance(made, FunctionTransformation)
+        assert made.function is not None
+        assert made.function(None) == name
 
 
 def test_command_and_library_name_group_and_dead_letter_topic_alike() -> None:
