@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -259,7 +260,18 @@ def _located(transform: str) -> str:
     """
     Return the name of a function with its file's whole path: files are loaded once per name, and a relative one names
     another file in another working directory.
+
+    Raises:
+        UsageError: this thread is loading a function, and would wait for itself.
     """
+    frame = sys._getframe()  # noqa: SLF001 - the lock of `brew.load` does not tell whose it is
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_globals.get("__name__") == "brew.load":
+            raise UsageError(
+                f"a brew.Pipeline with transform={transform!r} is made while a function is loaded: put what a script "
+                "does under `if __name__ == '__main__':`"
+            )
     is_file = transform.rpartition(":")[0].endswith(".py")
     return str(Path(transform).expanduser().absolute()) if is_file else transform
 

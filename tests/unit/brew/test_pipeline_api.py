@@ -54,6 +54,17 @@ def test_a_file_of_the_working_directory_is_that_of_its_pipeline(
         assert made.function(None) == name
 
 
+def test_a_script_that_names_its_own_function_is_refused(tmp_path: Path) -> None:
+    """Its file is imported for the function, made a second pipeline, and waited for itself without an end."""
+    script = tmp_path / "naming_itself.py"
+    script.write_text(
+        "import brew\ndef f(record):\n    return record\n"
+        f"brew.Pipeline(input='a', output='b', transform='{script}:f')\n"
+    )
+    with pytest.raises(UsageError, match=r"importing .*naming_itself\.py failed: .* put what a script does under `if "):
+        pipeline_of(transform=f"{script}:f")
+
+
 def test_command_and_library_name_group_and_dead_letter_topic_alike() -> None:
     """The orders' defaults would make another function go on at the orders' committed offsets."""
     library = pipeline_of(output="clicks.enriched").settings
