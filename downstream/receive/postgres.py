@@ -283,17 +283,20 @@ class Deliverer(BackgroundThread):
         return outcome
 
     def drain(self, deadline: Deadline, stop: threading.Event) -> None:
-        """Return once nothing is left to send, or ``stop`` is set; raises `Refused` at the deadline."""
+        """Return once nothing is left to send, or ``stop`` is set; `Refused` if no row was sent for so long."""
+        settled = 0
         with closing(Database(self._database.settings, "brew-outbox-drain")) as watching:
             while not stop.is_set() and (left := self._left(watching)) != 0:
                 self.check()
+                if settled < self.sent + self.refused:
+                    settled, deadline = self.sent + self.refused, Deadline(deadline.budget_s)
                 if deadline.expired():
                     reason = self._requests.reason or self._failure.reason
                     last = f", at last: {reason}" if reason else ""
                     raise Refused(
                         f"{'an unknown number of' if left is None else left} outbox rows could not be sent to "
-                        f"{masked_url(self._calls.url)} within {deadline.budget_s:g} s{last}; they stay in the outbox, "
-                        "and the next run sends them"
+                        f"{masked_url(self._calls.url)}, and none was within {deadline.budget_s:g} s "
+                        f"(--patience-s){last}; they stay in the outbox, and the next run sends them"
                     )
                 stop.wait(_LOOK_S)
 

@@ -14,8 +14,10 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from harness import downstream
 from harness.programs import Running, call_program
 from harness.servers import STEP_S, Names, begun, make_topics
 from harness.waiting import until
@@ -143,6 +145,7 @@ def test_three_brokers_hold_three_replicas_and_go_on_without_one(three_brokers: 
     )
     _lag_leaves_out_what_broker_2_alone_holds(three_brokers.connection, names)
     _a_following_run_starts_beside_it(three_brokers.connection, names)
+    _a_consumer_starts_beside_it(three_brokers.connection, names)
     three_brokers.restart(2)
     assert len(three_brokers.running()) == 3
 
@@ -177,6 +180,19 @@ def _a_following_run_starts_beside_it(connection: Connection, names: Names) -> N
         program.await_line(lambda line: f"no leader for {names.input}[1]" in line)
         program.terminate()
         assert program.wait(STEP_S).code == ExitCode.DONE
+
+
+def _a_consumer_starts_beside_it(connection: Connection, names: Names) -> None:
+    """It consumed nothing, and ended after `--patience-s`."""
+    seen = list[tuple[int, int]]()
+    handler = Mock(
+        assigned=lambda assignments, _deadline: {one.partition: one.first for one in assignments},
+        handle=lambda batches, _context: seen.extend((one.partition, one.until) for one in batches),
+    )
+    group = {"partitions": None, "follow": True, "patience_s": 1}
+    with downstream.following(downstream.settings(connection.bootstrap, names.group, names.input, **group), handler):
+        until(lambda: seen, "a record of the other partition")
+    assert seen == [(0, 1)]
 
 
 # A coordinator that is cut off from the other brokers, and not from us, tells of a position that is past.

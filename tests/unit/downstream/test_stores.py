@@ -835,7 +835,7 @@ def test_reading_goes_on_at_the_groups_offset_or_begins_at_the_logs_first() -> N
         consuming.start(_assigned(50, consuming.topic_id_in(Committed(50, consuming.metadata("other")))))
     with pytest.raises(Refused, match=r"^input-lost: the group's offset of .* is 9, .* set the group's offset to 10"):
         consuming.start(_assigned(9, "id"))
-    above = replace(_assigned(93), end=92)  # up to 92 others may have set it: the records there have an open transaction
+    above = replace(_assigned(93), end=92)  # others may have set it to the end, above an open transaction
     assert consuming.start(replace(above, committed=92)) == 92
     with pytest.raises(Refused, match=r"^offset-ahead: the group's offset of t\[3\] is 93, and its log ends at 92"):
         consuming.start(above)
@@ -971,6 +971,23 @@ def test_a_drain_of_the_outbox_waits_for_its_database_and_tells_what_failed(monk
     waiting.start()
     deliverer.drain(Deadline(60), stop)
     assert stop.is_set(), "SIGTERM ends it"
+
+
+def test_a_drain_of_the_outbox_lasts_as_long_as_its_rows_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended after a minute, with 3, if more rows were left than a slow receiver takes in a minute."""
+    now = [0.0]
+    monkeypatch.setattr(outbox, "Deadline", lambda seconds: Deadline(seconds, lambda: now[0]))
+    deliverer = delivering("http://h:1/x")
+
+    def left(_database: Database) -> int:
+        now[0] += 50
+        deliverer.sent += deliverer.sent < 3
+        return 4 - deliverer.sent
+
+    monkeypatch.setattr(deliverer, "_left", left)
+    with pytest.raises(Refused, match=r"^1 outbox rows .*, and none was within 60 s \(--patience-s\); they stay"):
+        deliverer.drain(Deadline(60, lambda: now[0]), threading.Event())
+    assert (deliverer.sent, now[0]) == (3, 250)
 
 
 def test_a_thread_whose_store_stays_away_says_so(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
