@@ -379,9 +379,9 @@ def test_a_function_is_given_each_record_as_it_came() -> None:
     records = inputs(1, 1, 1)
     records[1] = records[1]._replace(created=None)
     logs = right(records, lambda record: record.with_value(repr(record).encode()))
-    assert judged(logs).verdict is Verdict.PROVEN
+    assert judged(logs).totals == {}
     logs.rows[OUT][1] = logs.rows[OUT][1]._replace(created=7)
-    assert judged(logs).verdict is Verdict.PROVEN
+    assert judged(logs).totals == {}
 
 
 def test_the_time_that_a_function_gives_is_the_outputs() -> None:
@@ -412,6 +412,27 @@ def test_a_function_that_gives_another_answer_each_time_is_noticed_and_nothing_i
     backlog, differs = judged(Logs(inputs(1, 1), committed=1, transform=logs.transform)).doubts
     assert backlog.startswith("1 visible input not yet processed")
     assert differs.startswith("clicks:f is not deterministic")
+
+
+@pytest.mark.parametrize(("created", "verdict"), [(None, Verdict.INCONCLUSIVE), (100, Verdict.PROVEN)])
+def test_what_depends_on_a_timestamp_that_the_brokers_set_is_not_judged(created: int | None, verdict: Verdict) -> None:
+    """The log has it, and the checker does not; what depends on nothing else is judged all the same."""
+    records = [one._replace(created=created) for one in inputs(1, 1)]
+
+    def timely(record: brew.Record) -> brew.Record:
+        return record.with_json({"late": record.timestamp > 100})
+
+    logs = right([one._replace(created=created or 101) for one in records], timely)
+    logs.inputs = records
+    report = judged(logs, timely)
+    assert (report.verdict, report.totals) == (verdict, {})
+    assert all(
+        "called with two timestamps (the brokers set the input's) for in[0] offset 0" in d for d in report.doubts
+    )
+    constant = right(records, function)
+    assert judged(constant).verdict is Verdict.PROVEN
+    constant.rows[OUT][1] = constant.rows[OUT][1]._replace(value=b"{}")
+    assert judged(constant).totals == {"corrupt-output": 1}
 
 
 def test_one_that_drops_by_chance_is_noticed_too() -> None:
@@ -497,7 +518,7 @@ def test_two_answers_that_differ_are_told_in_short_the_first_time(answers: list[
 
     oracle = Oracle("f", changing)
     for offset in (7, 8):
-        oracle.answers([Given(topic=IN, partition=3, offset=offset)])
+        oracle.answers([Given(topic=IN, partition=3, offset=offset, timestamp=1)])
     assert oracle.differs == f"called twice for in[3] offset 7, it returned {difference}"
 
 
