@@ -203,10 +203,15 @@ _first = itemgetter(0)
 
 
 class Layout:
-    """What readers can see of one partition: runs in offset order, each a transaction or a part of one."""
+    """
+    What readers can see of one partition: runs in offset order, each a transaction or a part of one.
+
+    ``compacted``: they may have seen more.
+    """
 
     def __init__(self, first: int) -> None:
         self.first = first
+        self.compacted = False
         self.runs: list[Run] = []
         self._starts: list[int] = []
         self._aborted: list[tuple[int, int]] = []
@@ -278,7 +283,10 @@ class Stream:
         """Take in raw batches in log order."""
         spans = self._spans
         for batch in batches:
-            self.compacted = self.compacted or lacks_records(batch, self._next)
+            if lacks_records(batch, self._next):
+                self.compacted = True
+                if self.layout is not None:
+                    self.layout.compacted = True
             self._next = batch.last_offset + 1
             attempt = self._raw.take(batch)
             if attempt is not None and self.layout is not None:

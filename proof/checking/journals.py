@@ -115,11 +115,12 @@ class _Reader:
             self._invisible(topic_partition, layout, offset)
 
     def _invisible(self, topic_partition: TopicPartition, layout: Layout, offset: int) -> None:
-        if not layout.aborted(offset):
+        if layout.aborted(offset):
+            if self._committed:
+                evidence = "read it with read_committed, but its transaction did not commit"
+                self._add(Name.ABORTED_READ, topic_partition, offset, evidence)
+        elif not layout.compacted:
             self._add(Name.INCONSISTENT, topic_partition, offset, "read a record here, but the log has none")
-        elif self._committed:
-            evidence = "read it with read_committed, but its transaction did not commit"
-            self._add(Name.ABORTED_READ, topic_partition, offset, evidence)
 
     def ended(self, acknowledged: Acknowledged) -> None:
         """Check that a reader that reached the end, as it was then, saw all acknowledged records."""

@@ -163,6 +163,19 @@ def test_a_log_with_holes_was_compacted(first: int, batches: list[Any], compacte
     assert stream.compacted is compacted
 
 
+@pytest.mark.parametrize(("present", "found"), [((0, 2), 0), ((0, 1, 2), 2)])
+def test_a_reader_may_have_seen_what_compaction_has_removed_since(
+    present: tuple[int, ...], found: int, log: Log
+) -> None:
+    layout = Layout(0)
+    stream = Stream(log.raw, lambda *_: None, layout, 0)
+    stream.batches([batch(offset) for offset in present])
+    for offset in (0, 2):
+        layout.add(offset, 0, offset)
+    check_readers([read((0, 4))], {("out", 0): layout}, log.found, Acknowledged([], "in"))
+    assert log.found.totals[Name.INCONSISTENT] == found
+
+
 def test_records_of_a_transaction_without_an_end_count_as_aborted_for_readers(log: Log) -> None:
     stream = Stream(log.raw, lambda *_: None, Layout(0), 0)
     for first, producer, marker in ((1, 7, "commit"), (4, 8, "abort"), (7, 9, None), (9, 6, None)):
