@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -183,8 +184,10 @@ def verify(connection: Connection, claim: PipelineUnderTest, deadline: Deadline,
     if asked.transform is not None:
         loaded = load(asked.transform, asked.py_files)
         oracle = Oracle(loaded.name, loaded.target)
+    # Read before the logs' ends: what a run and its readers write meanwhile may not be in these logs.
+    lines = Counter[tuple[str, int]]()
+    acknowledged = Acknowledged(_counted(_entries(asked), lines), claim.input, claim.group)
     logs = snapshot(connection, claim, deadline, settled=asked.settled)
-    acknowledged = Acknowledged(_entries(asked), claim.input, claim.group)
     with _uncollected():
         # After the snapshot, so that the profiles of all its outputs are below the ends read now.
         profiles = None if asked.profiles is None else _profiles(connection, asked.profiles, deadline)
@@ -194,7 +197,7 @@ def verify(connection: Connection, claim: PipelineUnderTest, deadline: Deadline,
         checker = Checker(facts, acknowledged, oracle)
         unseen = _read(connection, claim, logs, checker, requests)
     checker.finish()
-    check_readers(_entries(asked), checker.layouts, checker.found, acknowledged)
+    check_readers(_without_later(_entries(asked), lines), checker.layouts, checker.found, acknowledged)
     check_stalls(checker.endings.first_commit_ms, asked.bound_s, checker.found)
     for path in _files(asked):
         check_secrets(str(path), _chunks(path), asked.canaries, checker.found)
@@ -403,6 +406,21 @@ def _holders(connection: Connection, claim: PipelineUnderTest, logs: Snapshot, d
 
 def _entries(asked: VerifyOptions) -> Iterator[Entry]:
     return iter(()) if asked.journals is None else journal_entries(asked.journals, "--journals")
+
+
+def _counted(entries: Iterable[Entry], lines: Counter[tuple[str, int]]) -> Iterator[Entry]:
+    """Yield all entries, and count them by process."""
+    for entry in entries:
+        lines[entry.who, entry.pid] += 1
+        yield entry
+
+
+def _without_later(entries: Iterable[Entry], lines: Counter[tuple[str, int]]) -> Iterator[Entry]:
+    """Yield as many entries of each process as were counted."""
+    for entry in entries:
+        lines[entry.who, entry.pid] -= 1
+        if lines[entry.who, entry.pid] >= 0:
+            yield entry
 
 
 def _files(asked: VerifyOptions) -> Iterator[Path]:

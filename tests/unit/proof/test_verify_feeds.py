@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from contextlib import closing, suppress
 from pathlib import Path
@@ -14,13 +14,14 @@ from typing import Any, cast
 import pytest
 from harness.histories import batch
 
-from brew.cluster import OffsetBatch, RawBatch
+from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Denied, Refused
 from brew.journal import entries
 from brew.errors import DeadlineExceeded, Refused
 from brew.journal import Journal, Phase, Step, entries
+from brew.journal import Journal, Step, entries
 from brew.kafka.kafka_python import RawLogs
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.offsets import LogOffsets
@@ -272,6 +273,26 @@ def test_what_is_asked_beyond_the_logs_is_looked_at(
     _known(monkeypatch, read)
     report = verify.verify(Connection("nowhere:1"), CLAIM, Deadline(1), VerifyOptions(**asked))
     assert report.totals == found
+def test_what_journals_got_after_the_logs_ends_were_read_is_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that went on, slowly, had lost a commit, and its reader had got a record that was in no log."""
+
+    def snapshot(*_: object, **__: object) -> Snapshot:
+        with closing(Journal(tmp_path, "writer")) as journal:
+            journal.write(Step.COMMIT, topic="in", group="g", partition=0, start=3, until=5)
+            journal.write(Step.READ, topic="out", partition=0, runs=[[3, 0, 3, 1]])
+        return Snapshot({0: WHOLE}, {name: {0: WHOLE} for name in CLAIM.written}, {0: 3}, None)
+
+    def read(_connection: object, _claim: object, _logs: object, judge: Checker, _deadline: object) -> list[str]:
+        judge.offsets.begin(0)
+        judge.offsets.take([OffsetBatch(batch(0), (OffsetCommit(0, 3),)), OffsetBatch(batch(1, marker="commit"))])
+        return []
+
+    monkeypatch.setattr(verify, "snapshot", snapshot)
+    monkeypatch.setattr(verify, "_read", read)
+    report = verify.verify(Connection("nowhere:1"), CLAIM, Deadline(1), VerifyOptions(journals=tmp_path))
+    assert report.totals == {}
 
 
 @pytest.fixture
