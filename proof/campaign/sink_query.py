@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from brew.deadline import Deadline
-from brew.errors import BrewError
+from brew.errors import BrewError, Refused
 from brew.kafka import cluster_admin, offsets
 from brew.kafka.kafka_python import open_transactions
 from brew.kafka.log_reader import LogRecord, Row, scan
@@ -282,6 +282,8 @@ def sink_on(
     stage: CellEnvironment, writers: str, query: str = COUNT, *, orders: int = 4 * MOST, feed: int = 0
 ) -> Iterator[SinkExperiment]:
     """Yield a query with some input, and feed ``feed`` orders per second; on exit, check all of it."""
+    if not Path(_PROGRAM).exists():
+        raise Refused(f"the query's program {_PROGRAM} is not in an installed package; run this cell in a checkout")
     stage.orders(orders)
     with Watcher(stage) as watcher:
         experiment = SinkExperiment(stage, watcher, writers, query)

@@ -19,6 +19,10 @@ from proof.campaign.programs import Programs
 from proof.campaign.sink_query import COPY, COUNT, JOIN, SinkExperiment, SparkEvents, attempts
 from proof.campaign.stage import CellEnvironment, StalledError
 from proof.checking.sink_batches import BatchHistory, SeenRow
+from proof.campaign import sink_query
+from proof.campaign.cell import INCONCLUSIVE
+from proof.campaign.runner import Judgement, _run_phase
+from proof.campaign.sink_query import SparkEvents, attempts
 
 QUERY_LOG = """\
 1732460000.1 sink s-1: batch 3 failed, 0 rows in 0.500 s (attempt 1): Fenced: produce: a newer attempt has the id
@@ -32,6 +36,19 @@ def test_attempts_are_read_from_a_querys_log() -> None:
     assert (failed.at, failed.batch, failed.status) == (1732460000.1, 3, "failed")
     assert failed.detail.startswith("Fenced: produce")
     assert (written.batch, written.status, written.detail) == (3, "written", "")
+
+
+def test_without_the_querys_program_a_cell_shows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed package has none: each cell was violated, since its query ended at once."""
+    monkeypatch.setattr(sink_query, "_PROGRAM", str(tmp_path / "scripts/sink_query.py"))
+    judged = Judgement()
+
+    def play() -> None:
+        with sink_query.sink_on(Mock(), "1"):
+            pytest.fail("it ran")
+
+    assert not _run_phase(play, judged=judged, control=False)
+    assert (judged.verdict, "in a checkout" in judged.doubts[0]) == (INCONCLUSIVE, True)
 
 
 def task(stage: int, attempt: int = 0, *, copy: bool = False) -> dict[str, Any]:
