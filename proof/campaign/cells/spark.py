@@ -244,6 +244,8 @@ def no_local_disk(stage: CellEnvironment) -> None:
     writer = stage.writer(*_LOCAL, "--conf", f"spark.local.dir={_NO_DISK}")
     if writer.wait(stage.deadline) == 0 or stage.commits() != before:
         raise StalledError("a run without a local directory ended well; it should not have started")
+    if (code := stage.writer(*_LOCAL).wait(stage.deadline)) != 0:
+        raise FaultMissedError(f"a run with a local directory ended with {code}, too, so this was not the reason")
     stage.fire("full_disks")
 
 

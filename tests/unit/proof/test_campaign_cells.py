@@ -21,6 +21,7 @@ from brew.journal import Journal, Phase, Step
 from brew.names import CrashPoint
 from proof.campaign import campaign, runner
 from proof.campaign.cell import LINES, Cell, Need, Result, append_result, finished_results
+from proof.campaign.cells import spark
 from proof.campaign.cluster import ExternalCluster
 from proof.campaign.effects import HOLDERS, holders
 from proof.campaign.journals import Journals
@@ -90,6 +91,17 @@ def test_a_cell_whose_fault_did_not_happen_shows_nothing(tmp_path: Path) -> None
 
     stage.fire("kills")
     assert _guarded(stage).verdict == "proven"
+
+
+def test_a_run_that_also_ends_with_a_disk_shows_nothing_of_one_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F37 was proven on a machine where Spark does not start at all."""
+    monkeypatch.setattr(CellEnvironment, "orders", lambda *_: None)
+    stage = _stage(tmp_path, QUIET, ("sh", "-c", "exit 3"))
+    with stage.programs, pytest.raises(FaultMissedError, match="ended with 3, too"):
+        spark.no_local_disk(stage)
+    assert not stage.fired
 
 
 def test_recoveries_over_the_bound_are_a_stall(tmp_path: Path) -> None:
