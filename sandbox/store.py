@@ -253,6 +253,7 @@ class Postgres(Store):
         fresh.mkdir(mode=0o700)
         if os.geteuid() == 0:
             account = _account()
+            self.home.chmod(0o711)  # root's umask may let no one else in
             _require_way(fresh, account)
             os.chown(fresh, account.pw_uid, account.pw_gid)
         command = [*_as_user(), initdb, "-D", str(fresh), "-U", ROLE]

@@ -437,3 +437,20 @@ def test_a_database_whose_making_was_interrupted_is_made_again(tmp_path: Path, m
     initdb.write_text('#!/bin/sh\ntouch "$2/PG_VERSION" "$2/whole"\n')
     database.prepare(Deadline(10))
     assert (database.data / "whole").exists()
+
+
+def test_the_user_of_roots_database_gets_to_it_whatever_the_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With umask 027, `make demo-downstream` said to `chmod` a folder that was gone by then."""
+    modes = list[int]()
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "chown", lambda *_: None)
+    monkeypatch.setattr(store, "_program", lambda _name: "true")
+    monkeypatch.setattr(store, "_as_user", list)
+    monkeypatch.setattr(store, "_account", Mock())
+    monkeypatch.setattr(store, "_require_way", lambda data, _account: modes.append(data.parent.stat().st_mode & 0o777))
+    database = store.Postgres(tmp_path, store.State(1))
+    database.home.mkdir(mode=0o700)
+    database.prepare(Deadline(10))
+    assert modes == [0o711]
