@@ -49,7 +49,7 @@ _TOLD, _PICTURE_S = 400, 60.0
 
 def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -> list[int]:
     try:
-        return [int(number) for number in value.split(",")]
+        return list(dict.fromkeys(int(number) for number in value.split(",")))
     except ValueError as error:
         raise UsageError(f"--seeds is {value!r}; give integers separated by commas, as in 1,2,3") from error
 

@@ -19,16 +19,20 @@ import pytest
 from harness.pages import ROOT
 from harness.waiting import await_ends, has_ended, until
 
+from brew.cli import exit_code_of
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
+from brew.names import ExitCode
+from proof.__main__ import proof
 from proof.campaign import campaign
-from proof.campaign.campaign import Plan, run_campaign
+from proof.campaign.campaign import Plan, named, run_campaign
 from proof.campaign.cell import LINES, WHOLE, Cell, Result, append_result, finished_results
 from proof.campaign.cluster import ExternalCluster
 from proof.campaign.cluster import SandboxFolder
 from proof.campaign.effects import Freezer, frozen
 from proof.campaign.programs import ProgramFailedError, Programs
 from proof.campaign.runner import RunSettings
+from proof.commands import campaign as campaign_command
 from proof.provenance import MadeWith
 
 KILLED = """
@@ -151,6 +155,15 @@ def test_two_lanes_work_at_the_same_time_from_both_ends(tmp_path: Path) -> None:
     assert set(began[:2]) == {"a", "d"}
     assert sorted(one.cell for one in ended) == list("abcd")
     assert [one.cell for one in finished_results(tmp_path)] == [one.cell for one in done] == [one.cell for one in ended]
+
+
+def test_a_seed_that_is_named_twice_is_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two lanes would work in one folder at once, and remove each other's journals."""
+    begun = list[tuple[Cell, int]]()
+    monkeypatch.setattr(campaign_command, "_run_campaign", lambda plan, **_: begun.extend(plan.left(())) or [])
+    words = ["campaign", "--cells", "F10-old-checkpoint", "--seeds", "2,1,2", "--out", str(tmp_path), "--may-leave-out"]
+    assert exit_code_of(proof, "proof", words) == ExitCode.DONE
+    assert begun == [(named("F10-old-checkpoint"), 2), (named("F10-old-checkpoint"), 1)]
 
 
 def test_one_lane_keeps_the_order_and_names_what_time_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
