@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from brew.deadline import Deadline
-from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
+from brew.errors import DeadlineExceeded, KafkaFailure, Refused
 from brew.kafka import offsets, topics
 from brew.kafka.clients import AdminClient, admin, reach
 from brew.kafka.cluster import broker_watch

@@ -27,8 +27,7 @@ from proof.__main__ import proof
 from proof.campaign import campaign
 from proof.campaign.campaign import Plan, named, run_campaign
 from proof.campaign.cell import LINES, WHOLE, Cell, Result, append_result, finished_results
-from proof.campaign.cluster import ExternalCluster
-from proof.campaign.cluster import SandboxFolder
+from proof.campaign.cluster import ExternalCluster, SandboxFolder
 from proof.campaign.effects import Freezer, frozen
 from proof.campaign.programs import ProgramFailedError, Programs
 from proof.campaign.runner import RunSettings

@@ -13,16 +13,13 @@ import pytest
 
 from brew.deadline import Deadline
 from proof.campaign import sink_query
-from proof.campaign.cell import Cell, nothing
+from proof.campaign.cell import INCONCLUSIVE, Cell, nothing
 from proof.campaign.cluster import ExternalCluster
 from proof.campaign.programs import Programs
+from proof.campaign.runner import Judgement, _run_phase
 from proof.campaign.sink_query import COPY, COUNT, JOIN, SinkExperiment, SparkEvents, attempts
 from proof.campaign.stage import CellEnvironment, StalledError
 from proof.checking.sink_batches import BatchHistory, SeenRow
-from proof.campaign import sink_query
-from proof.campaign.cell import INCONCLUSIVE
-from proof.campaign.runner import Judgement, _run_phase
-from proof.campaign.sink_query import SparkEvents, attempts
 
 QUERY_LOG = """\
 1732460000.1 sink s-1: batch 3 failed, 0 rows in 0.500 s (attempt 1): Fenced: produce: a newer attempt has the id

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
-from contextlib import closing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,10 +17,7 @@ from brew.cluster import OffsetBatch, OffsetCommit, RawBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Denied, Refused
-from brew.journal import entries
-from brew.errors import DeadlineExceeded, Refused
 from brew.journal import Journal, Phase, Step, entries
-from brew.journal import Journal, Step, entries
 from brew.kafka.kafka_python import RawLogs
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.offsets import LogOffsets
@@ -273,6 +269,8 @@ def test_what_is_asked_beyond_the_logs_is_looked_at(
     _known(monkeypatch, read)
     report = verify.verify(Connection("nowhere:1"), CLAIM, Deadline(1), VerifyOptions(**asked))
     assert report.totals == found
+
+
 def test_what_journals_got_after_the_logs_ends_were_read_is_not_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

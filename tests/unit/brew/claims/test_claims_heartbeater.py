@@ -14,10 +14,8 @@ from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import KafkaError
-from harness.claims import GROUP, MemoryLog, Shared, claim
 from confluent_kafka import KafkaError, KafkaException
-from harness.claims import GROUP, MemoryLog, Shared
+from harness.claims import GROUP, MemoryLog, Shared, claim
 from harness.fakes import log_record
 from harness.programs import until
 from rich.console import Console
@@ -413,10 +411,6 @@ def test_a_missing_right_on_the_claims_topic_is_named_at_once(caplog: pytest.Log
     assert "User:ANONYMOUS lacks Write on topic my.claims: `kafka-acls --add" in warning
 
 
-def test_what_is_left_is_released_at_the_position_that_was_told_last(
-    shared: Shared, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(MemoryLog, "close", closed := Mock())
 class Writer:
     """A producer: what its queue refuses, and what a flush answers for each record, by its place in the call."""
 
@@ -515,7 +509,10 @@ def test_a_claims_topic_that_two_looks_do_not_find_was_deleted(monkeypatch: pyte
         log._check_exists()
 
 
-def test_what_is_left_is_released_at_the_position_that_was_told_last(shared: Shared) -> None:
+def test_what_is_left_is_released_at_the_position_that_was_told_last(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryLog, "close", closed := Mock())
     with started_heartbeater(shared) as heartbeater:
         held = heartbeater.held()
         heartbeater.progress({0: replace(held[0], position=70)})

@@ -19,9 +19,7 @@ from brew.deadline import Deadline
 from brew.driver import limits, run
 from brew.driver.limits import GiveUpPolicy
 from brew.driver.run_context import LiveTable, RunProgress
-from brew.errors import DeadlineExceeded, Refused
-from brew.offsets import OffsetRange
-from brew.errors import Refused, Retriable
+from brew.errors import DeadlineExceeded, Refused, Retriable
 from brew.kafka.topics import Topic
 from brew.offsets import Committed, LogOffsets, OffsetRange
 from brew.outcome import Outcome, Status
@@ -102,6 +100,8 @@ def test_the_end_takes_no_longer_for_many_partitions_without_brokers(monkeypatch
     run._fence_remaining(context)
     assert len(notes) == 2
     assert notes[1] == "transactions of 399 more partitions may stay open until the time-out"
+
+
 class InterruptedWait(threading.Event):
     """Set by Ctrl-C, which reaches the main thread within its wait."""
 

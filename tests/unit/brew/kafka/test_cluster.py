@@ -1,4 +1,4 @@
-"""What a cluster answers before a run, and a watch that tells of an outage: brokers that refuse, lose, or say nothing."""
+"""What a cluster answers before a run, and the watch for outages: brokers that refuse, lose, or do not answer."""
 
 from __future__ import annotations
 
