@@ -286,6 +286,7 @@ def test_a_handler_is_told_for_which_topic_its_offset_was_committed(
 ) -> None:
     """Without it, the position of a topic that was deleted and recreated would be one of its successor."""
     monkeypatch.setattr(loop, "_describe_assigned", partial(Loop._describe_assigned, loop))
+    monkeypatch.setattr(consuming, "leaderless", lambda *_: [])
     monkeypatch.setattr(consuming.offsets, "log_offsets", lambda *_: dict.fromkeys((1, 2, 3), LogOffsets(3, 9, 10)))
     known = {1: Committed(5, "topic-id=other"), 2: Committed(6, ""), 3: None}
     monkeypatch.setattr(consuming.offsets, "committed_by", lambda *_: known)
@@ -293,7 +294,7 @@ def test_a_handler_is_told_for_which_topic_its_offset_was_committed(
     assert topics_now
     loop.assigned([1, 2, 3])
     places = [(1, 5, "other"), (2, 6, None), (3, None, None)]
-    described = [AssignedPartition("t", "id", p, at, 3, 9, of, at) for p, at, of in places]
+    described = [AssignedPartition("t", "id", p, at, 3, 9, of, at, end=10) for p, at, of in places]
     assert assigned.call_args.args[0] == described
 
 
