@@ -919,6 +919,58 @@ def test_a_request_that_is_refused_for_good_is_told(told: list[str], monkeypatch
     assert told == [f"the request of message m{n} was refused for good: answered 401" for n in range(5)]
 
 
+@pytest.mark.parametrize(
+    ("status", "attempts", "marked"),
+    [
+        (204, 0, (outbox._SENT, [1])),
+        (404, 0, (outbox._REFUSED, ["answered 404", 1])),
+        (503, 0, (outbox._LATER, [0.2, 1])),
+        (429, 3, (outbox._LATER, [1.6, 1])),
+        (302, 99, (outbox._LATER, [60.0, 1])),
+        (None, 0, (outbox._LATER, [0.2, 1])),
+    ],
+)
+@pytest.mark.usefixtures("told")
+def test_each_answer_leaves_its_own_mark_on_a_row(
+    status: int | None, attempts: int, marked: tuple[str, list[object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that is marked as sent is never sent again, and one that is refused is its message's last."""
+    deliverer, connection = delivering("http://h:1/x"), MagicMock()
+    error = urllib3.exceptions.ReadTimeoutError(cast("Any", None), "/x", "no answer")
+    request = Mock(return_value=SimpleNamespace(status=status), side_effect=None if status else error)
+    monkeypatch.setattr(deliverer._http, "request", request)
+    deliverer._send(connection, 1, "m", b"{}", attempts)
+    connection.execute.assert_called_once_with(*marked)
+    assert request.call_args.kwargs["headers"]["Idempotency-Key"] == "m"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_claim_beside_its_effect_is_done_after_it_or_given_back(fails: bool) -> None:
+    """Done before, a crash would lose the effect; and all times are milliseconds."""
+    client, effect = Mock(), Mock(side_effect=OSError("no effect") if fails else None)
+    settings = RedisSettings("redis://h:1/0", keep_s=60.5, claim_s=2.5)
+    receiver = RedisReceiver(ReceiverSettings("g", "t", identifier("source")), settings, effect)
+    receiver._client, receiver._give_back = client, client.give_back
+    client.attach_mock(effect, "effect")
+    with pytest.raises(OSError, match="no effect") if fails else contextlib.nullcontext():
+        assert receiver.claim(MESSAGE, leased([])) == 1
+    claimed, applied, ended = client.mock_calls
+    assert (claimed.args[0], claimed.kwargs) == ("receive:g:claim:m", {"nx": True, "px": 2500})
+    assert applied.args == (MESSAGE[0],)
+    expected = ("give_back", (), {"keys": ["receive:g:claim:m"], "args": [claimed.args[1]]})
+    assert tuple(ended) == (expected if fails else ("set", ("receive:g:claim:m", b"done"), {"px": 60500}))
+
+
+def test_a_claim_in_a_script_has_the_time_and_the_points_of_each_message() -> None:
+    receiver = RedisScriptReceiver(
+        ReceiverSettings("g", "t", identifier("source")), RedisSettings("redis://h:1/0", keep_s=60.5)
+    )
+    receiver._script = script = Mock(return_value=b"2")
+    assert receiver.claim([*MESSAGE, receiving.Message("n", "d", 3, b"")], leased([])) == 2
+    keys = ["points", "claim:m", "effect:m", "claim:n", "effect:n"]
+    script.assert_called_once_with(keys=[f"receive:g:{key}" for key in keys], args=[60500, "c", 1, "d", 3])
+
+
 @pytest.mark.parametrize(("stopped", "sent"), [(True, 1), (False, 2)])
 def test_a_round_of_the_outbox_ends_with_the_request_that_runs_when_it_is_to_stop(
     monkeypatch: pytest.MonkeyPatch, stopped: bool, sent: int

@@ -17,12 +17,12 @@ import pytest
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
 from brew.journal import Entry, Phase, Step
-from brew.names import ExitCode
+from brew.names import CrashPoint, ExitCode
 from brew.offsets import LogOffsets, SourcePosition
 from brew.records import ERROR_REASON
 from proof.campaign import runner
 from proof.campaign.cell import Cell, nothing
-from proof.campaign.cells import access, broker, claims, downstream, kafka, payload, stores, wire
+from proof.campaign.cells import access, broker, claims, downstream, kafka, payload, spark, stores, wire, writer
 from proof.campaign.cells.payload import MAX_BYTES
 from proof.campaign.cells.stores import Sums
 from proof.campaign.cluster import ExternalCluster
@@ -46,7 +46,8 @@ def ended(code: int | None, text: str = "") -> Any:
     """A program that has ended, or that never does."""
     wait = {} if code is not None else {"side_effect": DeadlineExceeded("the end")}
     program = Mock(wait=Mock(return_value=code, **wait), last_output=lambda: text, printed=lambda: "")
-    program.name = "writer-1"
+    program.name, program.pid, program.ended_at = "writer-1", 7, 1.0
+    program.ending = f"writer-1 ended with {code}: {text}"
     return program
 
 
@@ -400,3 +401,92 @@ def test_leaders_that_stay_are_not_counted_as_moved(stage: CellEnvironment, monk
         monkeypatch.setattr(stage, name, Mock())
     broker.storm(stage)
     assert (stage.fired["storms"], stage.fired["leaders_moved"]) == (2, 1)
+
+
+@pytest.mark.parametrize(("code", "commits", "holds"), [(1, 4, True), (0, 4, False), (1, 5, False)])
+def test_a_run_without_a_local_disk_neither_ends_well_nor_commits(
+    code: int, commits: int, holds: bool, stage: CellEnvironment, monkeypatch: Patch
+) -> None:
+    looks = iter([4, commits])
+    for name, answer in (("orders", Mock()), ("writer", lambda *_: ended(code)), ("commits", lambda: next(looks))):
+        monkeypatch.setattr(stage, name, answer)
+    with nullcontext() if holds else pytest.raises(StalledError):
+        spark.no_local_disk(stage)
+    assert stage.fired["full_disks"] == holds
+
+
+def test_a_drivers_partitions_are_those_of_its_last_second(stage: CellEnvironment) -> None:
+    """What it worked on before may have been another driver's when it died."""
+    lines = [commits(1.0, partition=0), commits(4.6, partition=1), commits(5.5, partition=2), commits(9.0, partition=3)]
+    stage.journals.entries = [entry for (entry,) in lines[:3]] + [entry._replace(pid=8) for entry in lines[3]]
+    program: Any = Mock(all_pids=lambda: {7})
+    assert claims._lately(stage, program) == {1, 2}
+    assert claims.works(stage, program) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("codes", "kills", "recovered", "seeded"),
+    [
+        ([-9, -9, 0], 2, [1.0, 1.0], 1),
+        ([-9, 0, -9, 0], 2, [1.0, 1.0], 2),
+        ([0, -9, -9, 0], 2, [1.0, 1.0], 2),
+        ([-9, 1], 1, None, 1),
+        ([-6], 0, None, 1),
+    ],
+)
+def test_members_die_until_enough_have_and_the_next_one_recovers(
+    codes: list[int],
+    kills: int,
+    recovered: list[float] | None,
+    seeded: int,
+    stage: CellEnvironment,
+    monkeypatch: Patch,
+) -> None:
+    """One that drains first gets more orders; one that ends by itself in another manner is a stall."""
+    stage.kills = 2
+    programs = [ended(code) for code in codes]
+    for number, program in enumerate(programs):
+        program.code, program.ended_at = Mock(return_value=codes[number]), float(number)
+    starts = iter(programs)
+    consumer: Any = Mock(stage=stage, all_partitions=(), start=lambda *_: next(starts))
+    monkeypatch.setattr(stores, "produce_orders", produced := Mock())
+    monkeypatch.setattr(stores, "_first_move", lambda _stage, program, *_: program.ended_at)
+    with nullcontext() if recovered else pytest.raises(StalledError, match="instead of crashing"):
+        stores.kill_repeatedly(consumer, ["after-commit"], lambda: 0, per_kill=10)
+    assert (stage.fired["kills"], produced.call_count) == (kills, seeded)
+    assert not recovered or (stage.recovery_s, next(starts, None)) == (recovered, None)
+
+
+@pytest.mark.parametrize(("codes", "kills", "seeded"), [([-9, -9], 2, 1), ([-9, 0, -9], 2, 2), ([-9, 3], 1, None)])
+def test_a_writer_dies_until_it_has_often_enough_and_a_last_one_recovers(
+    codes: list[int], kills: int, seeded: int | None, stage: CellEnvironment, monkeypatch: Patch
+) -> None:
+    stage.kills = 2
+    starts = iter([ended(code) for code in codes])
+    for name in ("orders", "drain"):
+        monkeypatch.setattr(stage, name, Mock())
+    monkeypatch.setattr(stage, "writer", lambda *_: next(starts))
+    with nullcontext() if seeded else pytest.raises(StalledError, match="instead of crashing"):
+        writer.crash_loop(CrashPoint.AFTER_FLUSH, stage)
+    assert (stage.fired["kills"], len(stage.killed)) == (kills, kills)
+    assert not seeded or (stage.orders.call_count, stage.drain.call_count) == (seeded, 1)
+
+
+@pytest.mark.parametrize(("peak_kib", "doubts"), [(600 * 1024, 0), (600 * 1024 + 1, 1)])
+def test_a_writer_that_takes_more_than_600_mib_is_a_doubt(
+    peak_kib: int, doubts: int, stage: CellEnvironment, monkeypatch: Patch
+) -> None:
+    program = ended(0)
+    program.code = Mock(side_effect=[None, 0])
+    monkeypatch.setattr(payload.cluster_admin, "set_config", Mock())
+    vars(stage.cluster)["admin"] = None
+    monkeypatch.setattr(payload, "Writer", lambda *_: nullcontext(Mock()))
+    monkeypatch.setattr(payload, "watching", lambda *_: nullcontext())
+    monkeypatch.setattr(payload, "payloads", lambda *_: iter(()))
+    monkeypatch.setattr(payload, "parsed", lambda _folder: set())
+    monkeypatch.setattr(payload, "_compare", Mock())
+    monkeypatch.setattr(payload, "_peak_kib", lambda _pid: peak_kib)
+    monkeypatch.setattr(stage, "writer", lambda *_: program)
+    monkeypatch.setattr(stage, "pause", Mock())
+    payload.poison(5, stage)
+    assert (len(stage.doubts), stage.fired["payloads"]) == (doubts, 5)
