@@ -64,6 +64,7 @@ class FakeHandler(Handler):
         self.error: Exception | None = None
         self.handled: list[PartitionBatch] = []
         self.calls: list[object] = []
+        self.ticks: list[frozenset[int]] = []
 
     def assigned(self, assignments: Sequence[AssignedPartition], _deadline: Deadline) -> Mapping[int, int]:
         self._fail()
@@ -84,6 +85,12 @@ class FakeHandler(Handler):
 
     def lost(self, partitions: Collection[int]) -> None:
         self.calls.append(("lost", list(partitions)))
+
+    def tick(self, context: HandlerContext) -> None:
+        self.ticks.append(context.partitions)
+
+    def close(self, _deadline: Deadline) -> None:
+        self.calls.append("closed")
 
 
 @pytest.fixture
@@ -274,6 +281,43 @@ def test_a_turn_has_one_deadline_however_long_its_parts_take(
     now[0] = 48
     with pytest.raises(NotOwned):
         leases[0].check(1)
+
+
+@pytest.fixture
+def reached(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> FakeMember:
+    """The loop reaches its brokers; its member gets partition 1 from the group."""
+    for name in ("reach", "admin"):
+        monkeypatch.setattr(consuming, name, Mock())
+    monkeypatch.setattr(consuming.topics, "describe_one", lambda *_: Topic("t", "id", 4, 1))
+    member = loop._member
+    monkeypatch.setattr(loop, "_make_member", lambda: member)
+    member.join = lambda listener: listener.assigned([1])
+    member.close = Mock()
+    return member
+
+
+def test_a_drain_reads_to_its_goal_and_says_what_it_did(loop: Loop, handler: FakeHandler, reached: FakeMember) -> None:
+    """Each turn has its tick, also one without records."""
+    reached.poll = Mock(side_effect=[{}, {1: Polled([], 7)}, {1: Polled([Mock()], 10)}])
+    result = loop.run()
+    assert (result.positions, result.batches, result.records, result.rebalances) == ({1: 10}, 2, 1, 1)
+    assert (handler.ticks, result.seconds > 0) == ([frozenset({1})] * 3, True)
+    assert (handler.calls, reached.close.called) == ([("revoked", [1]), "closed"], True)
+
+
+def test_a_loop_that_fails_leaves_its_group_and_closes_its_handler(
+    loop: Loop, handler: FakeHandler, reached: FakeMember
+) -> None:
+    """Else the others wait for its session to end, and a store for its connection; nothing is read of no partition."""
+    reached.poll = Mock(side_effect=OSError("no disk"))
+    with pytest.raises(OSError, match="no disk"):
+        loop.run()
+    assert (handler.calls, reached.close.called) == ([("revoked", [1]), "closed"], True)
+    handler.calls.clear()
+    loop._settings = replace(loop._settings, partitions=(3, 4, -1))
+    with pytest.raises(Refused, match=r"^t has partitions 0 to 3, not \[4, -1\]$"):
+        loop.run()
+    assert handler.calls == ["closed"]
 
 
 def test_a_turn_ends_before_the_group_may_give_the_partitions_to_others(loop: Loop) -> None:
