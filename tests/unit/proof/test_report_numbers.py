@@ -14,7 +14,7 @@ from brew.names import CrashPoint
 from proof.findings import Verdict
 from proof.report.page import Axis, document, markdown, plain
 from proof.report.results import MATRIX, TITLES, Result, Standing, read
-from proof.report.summary import CriterionResult, Summary, Times, acceptance_criteria, seconds_text
+from proof.report.summary import CriterionResult, Demand, Summary, Times, acceptance_criteria, seconds_text
 
 ANOMALY = {"name": "lost-output", "topic": "t", "partition": 1, "offset": 2, "evidence": "gone"}
 SILENT = {"name": "silent-fault", "topic": "", "partition": -1, "offset": -1, "evidence": "no kill"}
@@ -306,6 +306,11 @@ def test_a_strip_shows_late_ones_as_crosses_and_stays_in_its_frame() -> None:
     heights = [y for _, y, _ in dots]
     assert 0 < min(heights) < max(heights) < Axis.HEIGHT
     assert "1,001 times" in axis.text(strip, "F01")
+
+
+def test_demands_are_added_up_over_all_runs() -> None:
+    runs = [_result(needed={"kills": 3}, fired={"kills": n, "cuts": 1}, seed=n) for n in (2, 3)]
+    assert Summary.of([], runs).demands == [Demand("cuts", 2, 0, 0), Demand("kills", 5, 6, 1)]
 
 
 def test_the_matrix_has_each_row_once() -> None:
