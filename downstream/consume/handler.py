@@ -118,7 +118,7 @@ class AssignedPartition:
 
     ``committed`` is a hint: the group's offset in Kafka, read without waiting for pending transactions, or None; with
     claims (``claimed``) it is their position, which may be ahead of the work. ``reported`` is Kafka's in any case.
-    ``first`` and ``last_stable`` are the log's first offset and its last stable offset (LSO); ``end``: its end, read
+    ``first`` and ``last_stable`` are the log's first offset and its last stable offset (LSO); ``end`` is its end, read
     after ``committed``.
     ``committed_topic_id``: the id of the topic for which that offset was committed; None if unknown.
     """

@@ -36,6 +36,7 @@ _SAFE_SHARE = 0.8  # of the poll interval; after that, work in progress could ov
 _LEAVE_S = 3.0
 _REPORT_S = 1.0
 _LAST_REPORT_S = 2.0
+_RENEW_S = 3600.0  # with named partitions, brokers delete an offset `offsets.retention.minutes` after its last commit
 # Nobody deletes, recreates and fills a topic in the first of these times; a check takes 1 to 2 ms.
 _TOPIC_CHECK_S, _IDLE_TOPIC_CHECK_S, _TOPIC_ASK_S, _TOPIC_PAUSE_S = 0.1, 1.0, 2.0, 5.0
 _WAITING_AGAIN_S = 10.0
@@ -80,7 +81,7 @@ class Loop:
         self._regain_by: Deadline | None = None
         self._reported: dict[int, int] = {}
         self._unreported: dict[int, int] = {}
-        self._report_due = Deadline(_REPORT_S)
+        self._report_due, self._renew_due = Deadline(_REPORT_S), Deadline(_RENEW_S)
         self._topic_checked_at = time.monotonic()
         self._waiting: dict[int, str] = {}
         self._waiting_again = Deadline(_WAITING_AGAIN_S)
@@ -161,6 +162,8 @@ class Loop:
                 self._handler.handle(batches, context)
                 self._advance(batches)
             self._handler.tick(context)
+            if self._renew_due.expired():
+                self._unreported, self._renew_due = dict(self._reported), Deadline(_RENEW_S)
             if self._unreported and self._report_due.expired():
                 self._send_report()
         except (RetryLater, NotOwned) as error:
@@ -237,6 +240,8 @@ class Loop:
             return {**waiting, **{p: progress.position for p, progress in added.items()}}
         for partition, position in positions.items():
             added[partition].position = position
+        kafkas = {a.partition: a.reported for a in assignments if a.reported is not None}
+        self._reported = {**kafkas, **self._reported}
         return {**waiting, **positions}
 
     def _take_over_later(self, partitions: Collection[int], error: RetryLater) -> dict[int, int]:

@@ -369,6 +369,22 @@ def test_a_position_that_was_sent_before_is_sent_again_before_its_partition_leav
     assert loop._member.reports == [({1: 7, 2: 8}, False), (sent, True)]
 
 
+def test_positions_of_idle_partitions_are_committed_anew(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without group assignment brokers delete them after a week, and `call` repeated the whole topic at its restart."""
+    described = [AssignedPartition("t", "id", p, 3, 0, 10, reported=reported) for p, reported in ((1, 3), (2, None))]
+    monkeypatch.setattr(loop, "_describe_assigned", lambda _numbers, _deadline: described)
+    loop.assigned([1, 2])
+    for polled, reports in (({}, [({1: 3}, False)]), (_polled(7), [({1: 7}, False)])):
+        loop._member.reports.clear()
+        loop._report_due = loop._renew_due = Deadline(1e-9)
+        _round(loop, polled)
+        loop._report_due = Deadline(1e-9)
+        _round(loop, {})
+        assert loop._member.reports[-1:] == reports
+    loop.assigned([1])
+    assert loop._reported == {1: 7}, "what was reported since is not set back"
+
+
 def test_a_member_without_partitions_waits_a_moment_before_it_calls_itself_drained(loop: Loop) -> None:
     """A cooperative group gives them in a second step, and gives out anew what was lost, perhaps to the same member."""
     assert not loop._drained()
@@ -511,6 +527,7 @@ def test_a_topic_that_is_made_again_while_the_loop_runs_is_refused_at_the_next_a
 @pytest.mark.parametrize("follow", [True, False])
 def test_a_partition_without_a_leader_waits_and_the_others_are_consumed(
     loop: Loop, handler: FakeHandler, monkeypatch: pytest.MonkeyPatch, *, follow: bool
+    loop: Loop, handler: FakeHandler, monkeypatch: pytest.MonkeyPatch, follow: bool
 ) -> None:
     """A query of offsets fails as a whole if it includes one: a program that was restarted consumed nothing."""
     without = [2]
