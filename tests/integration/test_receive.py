@@ -83,12 +83,22 @@ def test_a_user_who_may_make_no_schema_uses_the_one_that_exists(stage: ReceiveSt
     assert limited.receive(limited.in_postgres()).effects == MESSAGES
 
 
-def test_an_offset_of_the_topic_before_this_one_is_refused_although_it_fits(stage: ReceiveStage) -> None:
-    """The brokers forget offsets with their topic, and a member that outlives it tells its own once more."""
+@pytest.mark.parametrize(
+    ("offset", "metadata", "refusal"),
+    [(5, "topic-id=the-one-before", "topic-recreated: .* id the-one-before"), (5000, "", "offset-ahead: .* is 5000, ")],
+)
+def test_an_offset_that_is_not_of_this_log_is_refused(
+    stage: ReceiveStage, offset: int, metadata: str, refusal: str
+) -> None:
+    """
+    The brokers forget offsets with their topic, and a member that outlives it tells its own once more.
+
+    Of a log that was truncated, a drain read nothing, and the next one skipped what was written up to the offset.
+    """
     late = consumer(Connection(stage.bootstrap), stage.group, READ_COMMITTED)
-    late.commit(offsets=[TopicPartition(stage.topic, 0, 5, "topic-id=the-one-before")], asynchronous=False)
+    late.commit(offsets=[TopicPartition(stage.topic, 0, offset, metadata)], asynchronous=False)
     late.close()
-    with pytest.raises(Refused, match=r"^topic-recreated: .* id the-one-before"):
+    with pytest.raises(Refused, match=f"^{refusal}"):
         stage.receive(stage.in_postgres())
 
 
