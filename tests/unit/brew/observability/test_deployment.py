@@ -33,7 +33,7 @@ VALUES = {
     "state": {one.value for one in PartitionState},
     "outcome": {one.value for one in Ending},
     "phase": {"fence", "locate", "begin", "produce", "send-offsets", "commit"},
-    "application": {"pipeline", "downstream ledger", "downstream receive", "downstream call", "downstream totals"},
+    "application": {"pipeline", "sink", *(f"downstream {name}" for name in ("ledger", "receive", "call", "totals"))},
 }
 RULE_GROUPS = yaml.safe_load((DEPLOY / "alerts/brew.rules.yaml").read_text())["groups"]
 RULES = [rule for group in RULE_GROUPS for rule in group["rules"]]
