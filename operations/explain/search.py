@@ -234,7 +234,7 @@ class OrderSearch:
         """Return the records of outputs and dead letters that came from these sources by their headers, with topics."""
         keys = {record.key() for record in sources.values() if record is not None}
         matches = []
-        for topic in self.order_topics.targets:
+        for topic in self.order_topics.targets if sources else ():
             for record in self._records(topic, since_ms):
                 if not keyed or record.key() in keys:
                     source = _source(record)

@@ -409,6 +409,16 @@ def test_records_since_a_time_are_read_from_where_each_partition_has_one(monkeyp
     assert read == [{0: (4, 12), 1: (0, 10)}]
 
 
+def test_outputs_are_not_read_for_a_key_that_no_record_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them and the dead letters were read from their beginning, whatever `--since` was."""
+    monkeypatch.setattr(searching, "committed_by", lambda *_: {})
+    monkeypatch.setattr(searching, "scan", lambda *_, **__: pytest.fail("read"))
+    search = searched(_function=None, unavailable=[], _transactions=SimpleNamespace(of_producers=list))
+    search._logs |= {"out": search._logs["in"], "dlq": search._logs["in"]}
+    monkeypatch.setattr(OrderSearch, "logs", lambda self, topic: self._logs.setdefault(topic, self._logs["in"]))
+    assert searching.related_records(search, []) == []
+
+
 def test_only_times_that_producers_set_limit_the_search_and_each_output_names_one_source() -> None:
     five, three, by_broker = (log_record(1, timestamp=stamp) for stamp in ((1, 5), (1, 3), (2, 1)))
     assert searching.earliest([five, three]) == 3
