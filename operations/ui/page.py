@@ -67,7 +67,7 @@ def asset(name: str) -> str:
 def _templates() -> Environment:
     helpers = (by_severity, command, other_checks, spark_points, step_boxes, steps_title, tail_boxes, worst_severity)
     names: dict[str, Any] = {helper.__name__: helper for helper in helpers}
-    names |= {"ORDER": ORDER, "STATES": STATES, "STEPS": STEPS, "UNHEALTHY": UNHEALTHY}
+    names |= {"CELLS": _CELLS, "ORDER": ORDER, "STATES": STATES, "STEPS": STEPS, "UNHEALTHY": UNHEALTHY}
     return templates(__package__, labels=labels, patterns=render.patterns(), **names)
 
 

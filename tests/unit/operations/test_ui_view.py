@@ -349,6 +349,23 @@ def test_further_outputs_are_shown_beside_the_output_and_a_transaction_over_all_
     assert "late" in drawn["transactions"]
 
 
+def test_a_page_does_not_search_all_its_parts_for_each_partition() -> None:
+    """With 1,000 partitions it took half a minute, and the server answered nobody meanwhile."""
+
+    class Parts(dict[str, Markup]):
+        searches = 0
+
+        def items(self) -> Any:
+            self.searches += 1
+            return super().items()
+
+    views = [view_of(PollResults(flow(*(snapshot(p, 5, 9) for p in range(count))), tails())) for count in (1, 9)]
+    few, many = (Parts(parts(view)) for view in views)
+    assert 'id="r8-tail"' in page.page(views[1], many, "x.1")
+    page.page(views[0], few, "x.1")
+    assert many.searches == few.searches
+
+
 def test_other_numbers_of_partitions_are_said() -> None:
     view = view_of(PollResults(flow(snapshot(0, 5, 5)), tails(strip(0), strip(1))))
     assert [row.partition for row in view.rows] == [0, 1]
