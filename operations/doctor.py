@@ -18,7 +18,7 @@ from rich.text import Text
 
 from brew.acl import advice as denied
 from brew.cli import as_called, bootstrap_option, checked_group, flag, plain_option, printable, repeatable, typed_option
-from brew.cluster import ONGOING, PartitionTransaction, Place, ReadBounds, Unknown
+from brew.cluster import ONGOING, TRANSACTIONS_TOPIC, PartitionTransaction, Place, ReadBounds, Unknown
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused, UsageError
@@ -83,6 +83,8 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
     unread |= leaderless
     held_back = sorted(place for place, bound in ends.items() if bound.held)
     longest, assumed = _longest_timeout(broker_settings(client, deadline))
+    if any(topic == TRANSACTIONS_TOPIC for topic, _ in leaderless):
+        longest = sys.maxsize  # what no coordinator reports may be in that partition, and then a marker would tear it
     groups_there: Mapping[str, Mapping[Place, int]] = {}
     with open_transactions_admin(connection, deadline) as transactions:
         found, refused = _diagnosed(transactions, held_back, AgeLimits(scope.older_than_s, longest))

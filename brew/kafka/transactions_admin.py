@@ -9,7 +9,15 @@ from typing import Any
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from brew.cluster import ENDING, ONGOING, CoordinatorTransaction, PartitionTransaction, Place, ReadBounds
+from brew.cluster import (
+    ENDING,
+    ONGOING,
+    TRANSACTIONS_TOPIC,
+    CoordinatorTransaction,
+    PartitionTransaction,
+    Place,
+    ReadBounds,
+)
 from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
 from brew.errors import KafkaFailure, Refused
@@ -176,21 +184,20 @@ def all_partitions(
 ) -> tuple[list[Place], dict[Place, str]]:
     """
     Return the partitions of these topics (`Refused` if one is missing), or of all that this client may describe; apart,
-    with the reason, those without a leader, with one of which a query of offsets fails as a whole.
+    with the reason, those without a leader, with one of which a query of offsets fails as a whole, and always those of
+    the coordinators.
     """
     with mapped("list topics"):
         listed = client.list_topics(timeout=max(0.001, deadline.remaining_s())).topics
     wanted = set(topics)
     if missing := sorted(wanted - listed.keys()):
         raise Refused(f"topic {missing[0]!r} does not exist, or this client may not see it; name another with --topic")
-    leaders = {
-        (name, p): partition.leader
-        for name, description in listed.items()
-        if not wanted or name in wanted
-        for p, partition in description.partitions.items()
-    }
-    leaderless = [place for place, leader in leaders.items() if leader < 0]
-    return sorted(leaders.keys() - leaderless), dict.fromkeys(leaderless, "no leader; start a broker that holds it")
+    chosen = wanted or set(listed)
+    reported = chosen | {TRANSACTIONS_TOPIC}
+    leaders = {(name, p): one.leader for name, topic in listed.items() for p, one in topic.partitions.items()}
+    led = sorted(place for place, leader in leaders.items() if leader >= 0 and place[0] in chosen)
+    leaderless = [place for place, leader in leaders.items() if leader < 0 and place[0] in reported]
+    return led, dict.fromkeys(leaderless, "no leader; start a broker that holds it")
 
 
 def groups(client: AdminClient, deadline: Deadline) -> list[str]:

@@ -18,7 +18,15 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from rich.console import Console
 
 from brew.cli import exit_code_of, printable
-from brew.cluster import ONGOING, CoordinatorTransaction, PartitionTransaction, Place, ReadBounds, Unknown
+from brew.cluster import (
+    ONGOING,
+    TRANSACTIONS_TOPIC,
+    CoordinatorTransaction,
+    PartitionTransaction,
+    Place,
+    ReadBounds,
+    Unknown,
+)
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Fatal
@@ -455,17 +463,24 @@ def test_a_command_to_run_next_can_be_copied_whatever_the_names_are(capsys: pyte
     assert page.command(row, view) == "brew lag --bootstrap k:1 --input in --group 'a b; ls'"
 
 
-def test_a_partition_that_can_not_be_read_hides_no_others_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("orphan", "chosen", "kind"),
+    [("orphan", [], Kind.HANGING), (TRANSACTIONS_TOPIC, ["out", "secret", "t"], Kind.UNKNOWN)],
+)
+def test_a_partition_that_can_not_be_read_hides_no_others_transactions(
+    orphan: str, chosen: list[str], kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     The leader refuses a whole request for one topic without Read; the refusal names the right. librdkafka's whole query
-    of offsets fails if one partition has no leader: nothing was known of any partition of the cluster.
+    of offsets fails if one partition has no leader: nothing was known of any partition of the cluster. Without all
+    coordinators, a transaction that none reports may be about to be committed, and `--abort --all` would have torn it.
     """
 
     def list_offsets(asked: Any, *, isolation_level: IsolationLevel, **_more: Any) -> dict[Any, Future[Any]]:
         answers: dict[Any, Future[Any]] = {tp: Future() for tp in asked}
         found = SimpleNamespace(offset=3 if isolation_level is IsolationLevel.READ_COMMITTED else 9)
         for answer in answers.values():
-            if any(tp.topic == "orphan" for tp in asked):
+            if any(tp.topic == orphan for tp in asked):
                 answer.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
             else:
                 answer.set_result(found)
@@ -488,7 +503,7 @@ def test_a_partition_that_can_not_be_read_hides_no_others_transactions(monkeypat
         def readers(self, *_what: object) -> tuple[dict[str, Any], dict[str, str]]:
             return {}, {}
 
-    partitions = {"out": {0: 1, 1: 1}, "secret": {0: 1}, "t": {0: 1}, "orphan": {0: -1}}
+    partitions = {"out": {0: 1, 1: 1}, "secret": {0: 1}, "t": {0: 1}, orphan: {0: -1, 1: -1}}
     listed = {
         topic: SimpleNamespace(partitions={p: SimpleNamespace(leader=leader) for p, leader in leaders.items()})
         for topic, leaders in partitions.items()
@@ -502,13 +517,13 @@ def test_a_partition_that_can_not_be_read_hides_no_others_transactions(monkeypat
     monkeypatch.setattr(doctor, "broker_settings", lambda *_what: {"transaction.max.timeout.ms": "1000"})
     monkeypatch.setattr(doctor, "groups", lambda *_what: [])
     monkeypatch.setattr(doctor, "open_transactions_admin", lambda *_what: nullcontext(Leaders()))
-    found = doctor.examine(Connection("k:1"), doctor.Scope(), Deadline(5))
+    found = doctor.examine(Connection("k:1"), doctor.Scope(chosen), Deadline(5))
     assert sorted((one.kind, hold.place) for one in found.cases for hold in one.holds) == [
         (Kind.HANGING, ("out", 0)),
-        (Kind.HANGING, ("out", 1)),
+        (kind, ("out", 1)),
     ]
-    orphan, note = found.unavailable
-    assert (found.unread, orphan) == (2, "orphan[0]: no leader; start a broker that holds it")
+    *orphans, note = found.unavailable
+    assert (found.unread, orphans) == (3, [f"{orphan}[{p}]: no leader; start a broker that holds it" for p in (0, 1)])
     assert ("secret[0]: describe producers" in note, "lacks Read on topic secret" in note) == (True, True)
 
 
