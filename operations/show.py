@@ -20,7 +20,7 @@ from brew.cli import as_bytes, bootstrap_option, flag, plain_option, printable, 
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, KafkaFailure, Refused, Unreachable
-from brew.kafka import topics
+from brew.kafka import cluster_admin, topics
 from brew.kafka.clients import admin
 from brew.kafka.cluster import Outage
 from brew.kafka.kafka_python import RawLogs, raw_logs
@@ -121,6 +121,13 @@ class Reader:
         """Return the topic's id now, and read the partitions that it has now; None if there is no such topic."""
         known = topics.describe(self._admin, [self.wanted.topic], Deadline(_ASK_S))
         return self._take(known[self.wanted.topic]) if known else None
+
+    def leave_out_leaderless(self) -> list[int]:
+        """Leave out the partitions that have no leader, until they are described again, and return them."""
+        found = cluster_admin.leaderless(self._admin, self.wanted.topic, Deadline(_ASK_S))
+        left_out = [p for p in self.partitions if p in found]
+        self.partitions = [p for p in self.partitions if p not in found]
+        return left_out
 
     def bounds(self) -> dict[int, LogOffsets]:
         return log_offsets(self._admin, self.wanted.topic, self.partitions, Deadline(_ASK_S))
@@ -224,7 +231,7 @@ def follow_log(
     topic_id: str,
 ) -> None:
     """Print new records until stopped, each once; new clients after an outage, a recreated topic from its start."""
-    outage = Outage(connection.bootstrap, "no record is shown", None)
+    outage, noted = Outage(connection.bootstrap, "no record is shown", None), list[int]()
     while True:
         try:
             with raw_logs(connection, Deadline(_ASK_S)) as raw:
@@ -238,6 +245,10 @@ def follow_log(
                             f"{wanted.topic} was deleted and recreated: showing the new one from its first record on"
                         )
                     if now is not None:  # it may be recreated later, and a broker that starts may not know it yet
+                        left_out = reader.leave_out_leaderless()
+                        if left_out and left_out != noted:
+                            _report(f"{cluster_admin.no_leader(wanted.topic, left_out)}; showing the others")
+                        noted = left_out
                         _show_new(reader, starts, say)
                     _report(outage.answered(time.monotonic()))
                     time.sleep(_POLL_S)
@@ -350,6 +361,8 @@ def show(
         with raw_logs(connection, Deadline(_ASK_S)) as raw:
             reader = Reader(connection, raw, wanted)
             topic_id = reader.check()
+            if problem := cluster_admin.no_leader(topic, reader.leave_out_leaderless()):
+                raise Refused(f"{problem}, or name other partitions with --partition")
             logs = reader.bounds()
             documents = collected(reader, logs)
             say(documents)

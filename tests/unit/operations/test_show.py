@@ -82,7 +82,7 @@ def test_an_outage_of_the_brokers_does_not_end_it_and_is_reported_once(
     def reader(*_: object) -> Any:
         opened.append(1)
         forward = lambda _, start, log: [(log.end, [start, log.end])] if start < log.end else []  # noqa: E731
-        return SimpleNamespace(bounds=bounds, forward=forward, current_id=lambda: "id")
+        return SimpleNamespace(bounds=bounds, forward=forward, current_id=lambda: "id", leave_out_leaderless=list)
 
     monkeypatch.setattr(show, "raw_logs", lambda *_: nullcontext())
     monkeypatch.setattr(show, "Reader", reader)
@@ -104,7 +104,7 @@ def test_a_partition_that_is_new_after_an_outage_is_followed_too(monkeypatch: py
         return answers.pop(0)
 
     forward = lambda p, start, log: [(log.end, [(p, start)])] if start < log.end else []  # noqa: E731
-    reader = SimpleNamespace(bounds=bounds, current_id=lambda: "id", forward=forward)
+    reader = SimpleNamespace(bounds=bounds, current_id=lambda: "id", forward=forward, leave_out_leaderless=list)
     monkeypatch.setattr(show, "raw_logs", lambda *_: nullcontext())
     monkeypatch.setattr(show, "Reader", lambda *_: reader)
     monkeypatch.setattr(show, "_POLL_S", 0)
@@ -122,6 +122,7 @@ def test_a_topic_that_is_recreated_is_shown_from_its_first_record_on(
     monkeypatch.setattr(show, "raw_logs", lambda *_: nullcontext())
     monkeypatch.setattr(show, "_POLL_S", 0)
     monkeypatch.setattr(show, "admin", lambda _connection: None)
+    monkeypatch.setattr(show.cluster_admin, "leaderless", lambda *_: [])
 
     def describe(*_: object) -> dict[str, Topic]:
         if not described:
@@ -143,6 +144,38 @@ def test_a_topic_that_is_recreated_is_shown_from_its_first_record_on(
     away, back, recreated = capsys.readouterr().err.splitlines()
     assert (away[:12], back[:12]) == ("brokers-away", "brokers-back")
     assert recreated == "out was deleted and recreated: showing the new one from its first record on"
+
+
+def test_a_partition_without_a_leader_hides_no_others_records(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No record of any was shown, and the brokers, which answered, were reported away. It is named once."""
+    leaderless = [[1], [1], [0, 1], [], Stopped()]
+
+    def found(*_: object) -> list[int]:
+        answer = leaderless.pop(0)
+        if isinstance(answer, Stopped):
+            raise answer
+        return answer
+
+    def offsets(_client: object, _topic: str, asked: list[int], _deadline: object) -> dict[int, LogOffsets]:
+        end = 13 - len(leaderless)
+        return {p: LogOffsets(0, end, end) for p in asked}
+
+    monkeypatch.setattr(show, "raw_logs", lambda *_: nullcontext())
+    monkeypatch.setattr(show, "_POLL_S", 0)
+    monkeypatch.setattr(show, "admin", lambda _connection: None)
+    monkeypatch.setattr(show.topics, "describe", lambda *_: {"out": Topic("out", "id", 2, 1)})
+    monkeypatch.setattr(show.cluster_admin, "leaderless", found)
+    monkeypatch.setattr(show, "log_offsets", offsets)
+    monkeypatch.setattr(Reader, "span", lambda _self, *where: [where[:3]])
+    shown: list[Any] = []
+    with pytest.raises(Stopped):
+        show.follow_log(Connection("k:9092"), RecordQuery("out"), {0: 8, 1: 8}, shown.append, "id")
+    assert shown == [[(0, 8, 9)], [(0, 9, 10)], [(0, 10, 12)], [(1, 8, 12)]]
+    one, both = capsys.readouterr().err.splitlines()
+    assert one == "no leader for out[1]; start a broker that holds them; showing the others"
+    assert both.startswith("no leader for out[0], out[1];")
 
 
 def test_a_long_log_is_followed_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
