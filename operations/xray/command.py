@@ -20,7 +20,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, KafkaFailure, Refused, UsageError
 from brew.journal import journal_entries
-from brew.kafka import topics
+from brew.kafka import cluster_admin, topics
 from brew.kafka.clients import AdminClient, admin
 from brew.kafka.kafka_python import RawLogs, raw_logs
 from brew.kafka.offsets import committed_by, log_offsets
@@ -91,7 +91,10 @@ class XrayCollector:
         self._unavailable += [f"topic {name} does not exist" for name in self.roles if name not in known]
         positions = self._positions(range(known[self.input].partitions)) if self.input in known else {}
         for name in filter(known.__contains__, self.roles):
-            logs = log_offsets(self._admin, name, range(known[name].partitions), deadline)
+            leaderless = cluster_admin.leaderless(self._admin, name, deadline)
+            self._unavailable += [cluster_admin.no_leader(name, leaderless)] if leaderless else []
+            led = [p for p in range(known[name].partitions) if p not in leaderless]
+            logs = log_offsets(self._admin, name, led, deadline)
             for partition, log in sorted(logs.items()):
                 strip = Strip(name, partition, log, *self.window.of(log))
                 strip.group = positions.get(partition) if name == self.input else None

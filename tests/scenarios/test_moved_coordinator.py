@@ -146,6 +146,7 @@ def test_three_brokers_hold_three_replicas_and_go_on_without_one(three_brokers: 
     _lag_leaves_out_what_broker_2_alone_holds(three_brokers.connection, names)
     _a_following_run_starts_beside_it(three_brokers.connection, names)
     _a_consumer_starts_beside_it(three_brokers.connection, names)
+    _other_commands_name_it(three_brokers.connection.bootstrap, names.input)
     three_brokers.restart(2)
     assert len(three_brokers.running()) == 3
 
@@ -193,6 +194,22 @@ def _a_consumer_starts_beside_it(connection: Connection, names: Names) -> None:
     with downstream.following(downstream.settings(connection.bootstrap, names.group, names.input, **group), handler):
         until(lambda: seen, "a record of the other partition")
     assert seen == [(0, 1)]
+
+
+def _other_commands_name_it(bootstrap: str, topic: str) -> None:
+    """They told nothing of the other partitions; `show` waited for a minute, and then advised on rights."""
+    options = ("--bootstrap", bootstrap, "--json")
+    code, stdout, _ = call_program(cli, "pipeline", "xray", "--topic", topic, *options)
+    document = json.loads(stdout)
+    assert (code, [strip["partition"] for strip in document["strips"]]) == (0, [0])
+    assert f"no leader for {topic}[1]" in document["unavailable"][0]
+    code, stdout, _ = call_program(cli, "pipeline", "doctor", "--topic", topic, *options)
+    unread = [f"{topic}[1]: no leader; start a broker that holds it"]
+    assert (code, json.loads(stdout)["unavailable"]) == (ExitCode.REFUSED, unread)
+    code, _, stderr = call_program(cli, "pipeline", "show", topic, *options)
+    assert (code, f"no leader for {topic}[1]" in stderr, "--partition" in stderr) == (ExitCode.REFUSED, True, True)
+    code, stdout, _ = call_program(cli, "pipeline", "show", topic, "--partition", "0", *options)
+    assert (code, json.loads(stdout)["key"]) == (0, {"text": "gold-1"})
 
 
 # A coordinator that is cut off from the other brokers, and not from us, tells of a position that is past.

@@ -395,7 +395,7 @@ def test_a_file_that_can_not_be_written_is_refused_before_anything_is_read(
     assert list(tmp_path.iterdir()) == [kept]
 
 
-def test_a_topic_that_may_be_described_but_not_read_is_refused_before_the_others_are_read(
+def test_a_topic_that_may_not_be_read_is_refused_at_once_and_a_partition_without_a_leader_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Reading the input took minutes, and only then the output was refused, without a word on which right it lacks."""
@@ -418,16 +418,23 @@ def test_a_topic_that_may_be_described_but_not_read_is_refused_before_the_others
     known = {name: SimpleNamespace(partitions=2) for name in ("in", "out")}
     monkeypatch.setattr(command, "admin", lambda _connection: None)
     monkeypatch.setattr(command.topics, "describe", lambda *_what: known)
+    monkeypatch.setattr(command.cluster_admin, "leaders", lambda *_what: {0: leader, 1: 1})
     monkeypatch.setattr(command, "log_offsets", lambda _, _name, all_, _s: dict.fromkeys(all_, LogOffsets(0, 9, 9)))
     monkeypatch.setattr(command, "committed_by", lambda *_what: {})
     monkeypatch.setattr(command, "raw_logs", lambda *_what: nullcontext(Logs()))
-    roles = {"in": "input", "out": "output"}
+    roles, leader = {"in": "input", "out": "output"}, 1
     collector = XrayCollector(Connection("k:1"), lambda *_what: None, roles, "in", "g", Window(), None, over_time=False)
     with pytest.raises(Refused, match=r"topic out can't be read .*lacks Read on topic out: `kafka-acls --add"):
         collector.take(0)
     assert read == []
     del collector.roles["out"]
     assert len(collector.take(0).strips) == 2
+    leader = -1  # nothing was shown of any partition
+    taken = collector.take(0)
+    assert ([strip.partition for strip in taken.strips], taken.unavailable) == (
+        [1],
+        ("no leader for in[0]; start a broker that holds them",),
+    )
 
 
 def test_a_log_whose_beginning_is_deleted_while_others_are_read_begins_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,6 +442,7 @@ def test_a_log_whose_beginning_is_deleted_while_others_are_read_begins_later(mon
     firsts = iter([0, 4])
     monkeypatch.setattr(command, "admin", lambda _connection: None)
     monkeypatch.setattr(command.topics, "describe", lambda *_what: {"out": SimpleNamespace(partitions=1)})
+    monkeypatch.setattr(command.cluster_admin, "leaderless", lambda *_what: [])
     monkeypatch.setattr(command, "log_offsets", lambda *_what: {0: LogOffsets(next(firsts), 9, 9)})
 
     class Logs:
