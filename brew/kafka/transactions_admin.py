@@ -184,8 +184,8 @@ def all_partitions(
 ) -> tuple[list[Place], dict[Place, str]]:
     """
     Return the partitions of these topics (`Refused` if one is missing), or of all that this client may describe; apart,
-    with the reason, those without a leader, with one of which a query of offsets fails as a whole, and always those of
-    the coordinators.
+    with the reason, those without a leader, for which a query of offsets waits in vain, and always those of the
+    coordinators.
     """
     with mapped("list topics"):
         listed = client.list_topics(timeout=max(0.001, deadline.remaining_s())).topics

@@ -197,7 +197,7 @@ def _a_consumer_starts_beside_it(connection: Connection, names: Names) -> None:
 
 
 def _other_commands_name_it(bootstrap: str, topic: str) -> None:
-    """They told nothing of the other partitions; `show` waited for a minute, and then advised on rights."""
+    """`xray` told nothing of the other partitions; it and `show` waited for a minute, and then advised on rights."""
     options = ("--bootstrap", bootstrap, "--json")
     code, stdout, _ = call_program(cli, "pipeline", "xray", "--topic", topic, *options)
     document = json.loads(stdout)
