@@ -21,7 +21,7 @@ from brew.journal import Journal, Phase, Step
 from brew.names import CrashPoint
 from proof.campaign import campaign, runner
 from proof.campaign.cell import LINES, Cell, Need, Result, append_result, finished_results
-from proof.campaign.cells import spark
+from proof.campaign.cells.spark import no_local_disk
 from proof.campaign.cluster import ExternalCluster
 from proof.campaign.effects import HOLDERS, holders
 from proof.campaign.journals import Journals
@@ -100,7 +100,7 @@ def test_a_run_that_also_ends_with_a_disk_shows_nothing_of_one_without(
     monkeypatch.setattr(CellEnvironment, "orders", lambda *_: None)
     stage = _stage(tmp_path, QUIET, ("sh", "-c", "exit 3"))
     with stage.programs, pytest.raises(FaultMissedError, match="ended with 3, too"):
-        spark.no_local_disk(stage)
+        no_local_disk(stage)
     assert not stage.fired
 
 

@@ -25,7 +25,7 @@ from brew.errors import DeadlineExceeded
 from brew.names import ExitCode
 from proof.__main__ import proof
 from proof.campaign import campaign
-from proof.campaign.campaign import Plan, named, run_campaign
+from proof.campaign.campaign import Plan, run_campaign
 from proof.campaign.cell import LINES, WHOLE, Cell, Result, append_result, finished_results
 from proof.campaign.cluster import ExternalCluster, SandboxFolder
 from proof.campaign.effects import Freezer, frozen
@@ -158,11 +158,16 @@ def test_two_lanes_work_at_the_same_time_from_both_ends(tmp_path: Path) -> None:
 
 def test_a_seed_that_is_named_twice_is_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two lanes would work in one folder at once, and remove each other's journals."""
-    begun = list[tuple[Cell, int]]()
-    monkeypatch.setattr(campaign_command, "_run_campaign", lambda plan, **_: begun.extend(plan.left(())) or [])
+    plans = list[Plan]()
+
+    def run(plan: Plan, **_: object) -> list[Result]:
+        plans.append(plan)
+        return []
+
+    monkeypatch.setattr(campaign_command, "_run_campaign", run)
     words = ["campaign", "--cells", "F10-old-checkpoint", "--seeds", "2,1,2", "--out", str(tmp_path), "--may-leave-out"]
     assert exit_code_of(proof, "proof", words) == ExitCode.DONE
-    assert begun == [(named("F10-old-checkpoint"), 2), (named("F10-old-checkpoint"), 1)]
+    assert [(cell.name, seed) for cell, seed in plans[0].left(())] == [("F10-old-checkpoint", n) for n in (2, 1)]
 
 
 def test_one_lane_keeps_the_order_and_names_what_time_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,7 +194,7 @@ def test_a_compacted_input_is_known_by_its_settings_or_by_what_it_lacks(
         yield SimpleNamespace(batches=lambda _topic, partition, *_: [(one, None) for one in raw_of[partition]])
 
     monkeypatch.setattr(verify, "admin", lambda *_: None)
-    monkeypatch.setattr(verify.topics, "cleanup_policy", settings)
+    monkeypatch.setattr("proof.verify.topics.cleanup_policy", settings)
     monkeypatch.setattr(verify, "raw_logs", raw_logs)
     logs = dict.fromkeys(raw_of or [0], WHOLE)
     assert verify._is_compacted(Connection("nowhere:1"), "in", logs, 1) is compacted
