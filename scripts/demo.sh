@@ -6,8 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 orders=${SEED_COUNT:-30}
 # The story picks its own topics and crashes; nothing that was set for another run may leak in.
-unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES INPUT_TOPIC OUTPUT_TOPIC DLQ_TOPIC GROUP_ID SEED_COUNT SEED_TRANSACTIONAL
-unset CRASH_PROB CRASH_POINT CRASH_MODE FOLLOW STAND_BY SHARE PARTITIONS
+unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES SEED_COUNT CRASH_PROB CRASH_POINT CRASH_MODE
 
 # shellcheck source=scripts/story.sh
 source scripts/story.sh

@@ -2,7 +2,8 @@
 # How a story is told: commands shown, run, and held against what they have to say. Sourced; `run` and `says` need `output`, a file.
 
 # What was set for another cluster, or for runs of your own, does not fit a story's own broker; nor does a brew.toml here.
-unset CLIENT_CONFIG BREW_CLIENT_CONFIG TIERS PROFILES_TOPIC TRANSFORM ALSO_OUTPUT MASTER JOURNAL
+unset CLIENT_CONFIG BREW_CLIENT_CONFIG TIERS PROFILES_TOPIC TRANSFORM ALSO_OUTPUT MASTER JOURNAL INPUT_TOPIC OUTPUT_TOPIC
+unset DLQ_TOPIC GROUP_ID SEED_TRANSACTIONAL FOLLOW STAND_BY SHARE PARTITIONS
 export BREW_CONFIG=/dev/null
 
 # own_place NAME: sets `place`, a new folder; a broker that runs there is gone with it when the script ends, however it does.

@@ -286,9 +286,14 @@ def test_an_interpreter_is_judged_by_what_it_tells_of_its_build(
 
 
 def test_a_story_knows_nothing_of_the_cluster_and_the_runs_that_other_commands_are_for(tmp_path: Path) -> None:
-    """Its broker has no TLS: with somebody's --client-config, no command would reach it; nor with a function."""
+    """
+    Its broker has no TLS: with somebody's --client-config, no command would reach it; nor with a function.
+
+    `make setup` makes an archive with a run: in `make run-pipeline FOLLOW=1`, that followed for ever.
+    """
     (tmp_path / "brew.toml").write_text('[common]\ninput = "mine"\n')
-    mine = dict.fromkeys(("BREW_CLIENT_CONFIG", "BREW_CONFIG", "TRANSFORM", "ALSO_OUTPUT", "MASTER", "JOURNAL"), "mine")
+    names = ("BREW_CLIENT_CONFIG", "BREW_CONFIG", "TRANSFORM", "ALSO_OUTPUT", "MASTER", "FOLLOW", "INPUT_TOPIC")
+    mine = dict.fromkeys(names, "mine")
     line = f"source {ROOT}/scripts/story.sh; env; exec {sys.executable} -m pipeline config show"
     environment = _environment(**mine, PYTHONPATH=str(ROOT))
     done = subprocess.run(
