@@ -75,14 +75,15 @@ def _command(conf: SparkConf, settings: SparkSettings) -> list[str] | None:
     ):
         return None
     home = Path(pyspark.__file__).parent
-    java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else shutil.which("java")
-    if java is None:
+    named = os.environ.get("JAVA_HOME")
+    executable = str(Path(named, "bin", "java")) if named else shutil.which("java")
+    if executable is None:
         return None
     conf_values = {
         name: conf.get(f"spark.driver.{name}") or "" for name in ("extraClassPath", "extraJavaOptions", "memory")
     }
     return [
-        str(java),
+        executable,
         "-cp",
         f"{conf_values['extraClassPath']}:{home}/conf:{home}/jars/*",
         f"-Xmx{conf_values['memory']}",

@@ -129,6 +129,20 @@ def test_a_java_home_without_java_is_one_sentence(jvm_dir: str, monkeypatch: pyt
         gateway._launch(words, io.BytesIO())
 
 
+@pytest.mark.parametrize(
+    ("java_home", "executable"), [(None, "/usr/bin/java"), ("", "/usr/bin/java"), ("/opt/jdk", "/opt/jdk/bin/java")]
+)
+def test_an_empty_java_home_is_none(
+    jvm_dir: str, java_home: str | None, executable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `brew setup` takes it, and Spark's launcher: `bin/java` was started, which does not exist."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    if java_home is not None:
+        monkeypatch.setenv("JAVA_HOME", java_home)
+    monkeypatch.setattr(gateway.shutil, "which", lambda _name: "/usr/bin/java")
+    assert command(SparkSettings("local[2]", jvm_dir))[0] == executable
+
+
 def sleeping_jvm() -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stdin=subprocess.PIPE)
 
