@@ -327,15 +327,13 @@ def test_the_set_up_command_tells_what_it_did(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As JSON for scripts, and as one line for people; Spark's launcher is asked how it starts Java."""
-    executable(
-        tmp_path / "home/bin/java",
-        """
+    head = """
 import sys
 if "-version" in sys.argv:
     sys.exit(print('openjdk version "21"', file=sys.stderr))
-print("java", "-cp", "x", "--add-opens=a/b=ALL-UNNAMED", "-Da=b", "Main", sep="\\0", end="")
-""",
-    )
+"""
+    launcher = 'print("java", "-cp", "x", "--add-opens=a/b=ALL-UNNAMED", "-Da=b", "Main", sep="\\0", end="")\n'
+    executable(tmp_path / "home/bin/java", head + launcher)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
     arguments = ["setup", "--jvm-dir", str(tmp_path / "place"), "--from", str(source)]
     assert exit_code_of(PROGRAMS["pipeline"], "pipeline", [*arguments, "--json"]) == 0
@@ -344,6 +342,9 @@ print("java", "-cp", "x", "--add-opens=a/b=ALL-UNNAMED", "-Da=b", "Main", sep="\
     assert (tmp_path / "place" / "java-options").read_text() == "--add-opens=a/b=ALL-UNNAMED\n-Da=b\n"
     assert exit_code_of(PROGRAMS["pipeline"], "pipeline", arguments) == 0
     assert "2 jars, 0.0 MB, already there, checked" in capsys.readouterr().out
+    executable(tmp_path / "home/bin/java", f"{head}{launcher}sys.exit(1)\n")
+    assert exit_code_of(PROGRAMS["pipeline"], "pipeline", arguments) == 0
+    assert not (tmp_path / "place" / "java-options").exists(), "another version's: the launcher starts Java, then"
 
 
 TEXT = (ROOT / "Dockerfile").read_text()

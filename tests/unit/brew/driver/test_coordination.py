@@ -8,6 +8,7 @@ import time
 from asyncio import CancelledError
 from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Self, cast
@@ -27,6 +28,7 @@ from brew.driver.limits import GiveUpPolicy
 from brew.driver.run import PreflightResult
 from brew.driver.run_context import RunContext
 from brew.errors import DeadlineExceeded, Fatal, Refused, UsageError
+from brew.kafka.topics import Topic
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
@@ -453,6 +455,43 @@ def test_lanes_turn_at_once(owned_partitions: Owned) -> None:
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda _: owned.refresh(busy), range(200)))
     assert notes == ["me works on 2 of 8 partitions: 0-1"]
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_a_driver_that_shares_claims_once_spark_runs_and_leaves_before_spark_ends(
+    monkeypatch: pytest.MonkeyPatch, crashes: bool
+) -> None:
+    """What it owns while it can't work stands still. One that crashes on purpose releases nothing."""
+    steps, view, settings = list[str](), DrainView(), parsed("--share")
+    transaction = TransactionSettings(settings.connection, settings.group, 60.0)
+    topics = {settings.input: Topic(settings.input, "id", 4, 1)}
+    preflight = PreflightResult(topics, None, settings, 1, transaction, 0)
+    heartbeater, runner = MagicMock(), Mock(close=lambda: steps.append("Spark ends"))
+    heartbeater.__enter__.side_effect = lambda: steps.append("joins")
+    heartbeater.leave.side_effect = lambda: steps.append("leaves")
+
+    def create_workers(*_: object) -> tuple[Any, list[Any]]:
+        steps.append("Spark runs")
+        return runner, []
+
+    def work(shared: RunContext, *_: object) -> None:
+        steps.append("works")
+        shared.crashed += [Outcome(0, 0, 1, Status.CRASHED)] * crashes
+
+    def die(*_: object) -> None:
+        steps.append("dead")
+        raise GeneratorExit
+
+    for name, fake in (("check", lambda _: preflight), ("Heartbeater", opened := Mock(return_value=heartbeater))):
+        monkeypatch.setattr(coordination, name, fake)
+    monkeypatch.setattr(coordination, "create_workers", create_workers)
+    monkeypatch.setattr(coordination, "run_loops", work)
+    monkeypatch.setattr(coordination, "crash_on_purpose", die)
+    with pytest.raises(GeneratorExit) if crashes else nullcontext():
+        coordination.run_sharing(settings, threading.Event(), view.progress, view)
+    assert steps[:4] == ["Spark runs", "joins", "works", "dead" if crashes else "leaves"]
+    assert steps[-1] == "Spark ends"
+    assert opened.call_args.args[1].partitions == (0, 1, 2, 3)
 
 
 def test_a_claims_topic_that_one_broker_does_not_know_yet_is_asked_for_again() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from harness.lease_coordinator import (
@@ -28,6 +29,7 @@ from harness.waiting import until
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.driver import lease_coordinator, limits, work_planner
+from brew.driver.lease_coordinator import lease_workers
 from brew.driver.run_context import RunProgress
 from brew.errors import DeadlineExceeded, Fatal, Refused
 from brew.offsets import LogOffsets, OffsetRange
@@ -35,7 +37,7 @@ from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
 from brew.readers.direct.lease_server import ReceivedMessage, WorkerSession
 from brew.readers.direct.messages import outcome_message, released_message
-from brew.settings import DirectSettings, PipelineSettings
+from brew.settings import Compilers, DirectSettings, PipelineSettings
 
 Plays = Callable[..., LeaseRun]
 _TURN_S = 0.05
@@ -607,3 +609,33 @@ def test_a_driver_that_was_suspended_has_not_waited(reading: Reading) -> None:
     reading.surveys(38)
     with pytest.raises(Refused, match="for 241 s"):
         reading.surveys(1)
+
+
+@pytest.mark.parametrize(
+    ("conf", "bound", "host"),
+    [
+        ({}, "127.0.0.1", "127.0.0.1"),
+        ({"spark.driver.host": "driver"}, "driver", "driver"),
+        ({"spark.driver.host": "driver", "spark.driver.bindAddress": "0.0.0.0"}, "0.0.0.0", "driver"),
+    ],
+)
+@pytest.mark.parametrize("whose", ["given", "borrowed", "started"])
+def test_workers_are_told_the_drivers_name_and_end_no_spark_of_others(
+    monkeypatch: pytest.MonkeyPatch, conf: dict[str, str], bound: str, host: str, whose: str
+) -> None:
+    """In a pod the name is a service's, to which nothing can be bound."""
+    from brew.readers.direct import executors  # noqa: PLC0415 - Spark is slow to import
+    from brew.spark import session  # noqa: PLC0415 - as above
+
+    context, servers = Mock(getConf=lambda: conf), list[tuple[str, float]]()
+    monkeypatch.setattr(lease_coordinator, "LeaseServer", lambda *address: servers.append(address) or Mock())
+    monkeypatch.setattr(lease_coordinator, "transformation", Mock())
+    monkeypatch.setattr(lease_coordinator, "for_executors", lambda made, _pickled: made)
+    monkeypatch.setattr(session, "borrowed", lambda _: context if whose == "borrowed" else None)
+    monkeypatch.setattr(session, "start_context", Mock(return_value=context if whose == "started" else None))
+    settings = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
+    run = settings, run_context(settings).transaction, Compilers.FIRST
+    workers: Any = lease_workers(*run, watched=False, context=context if whose == "given" else None)
+    assert isinstance(workers, executors.SparkWorkers)
+    assert (servers, workers._settings.host) == ([(bound, settings.direct.lease_s)], host)
+    assert (workers._context, workers._borrowed) == (context, whose != "started")

@@ -88,6 +88,21 @@ def test_partitions_of_other_drivers_are_not_told(progress: ObservedProgress) ->
     assert (status.partitions, status.live.ok, status.ready.reason) == ((), True, "standing by: other works")
 
 
+@pytest.mark.parametrize(("seconds", "live"), [(160.0, True), (160.1, False)])
+def test_a_run_without_brokers_is_live_until_its_patience_has_ended_it(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, live: bool
+) -> None:
+    """A restart brings no broker back; only one that hangs beyond --patience, and what its end takes, is restarted."""
+    settings, now = PipelineSettings(Connection("localhost:1"), "in", "out", "dlq", "g", patience_s=100.0), [1000.0]
+    observed = ObservedProgress(recorder_of(settings, ProbeSettings()), settings)
+    monkeypatch.setattr(observed.recorder, "_clock", lambda: now[0])
+    observed.phase(Phase.WORKING)
+    observed.survey([fact(0)])
+    observed.unanswered("timed out")
+    now[0] += seconds
+    assert observed.recorder.status().live.ok is live
+
+
 def test_a_look_without_leaderless_partitions_is_no_answer_of_the_brokers(progress: ObservedProgress) -> None:
     """It comes before the offsets are asked for, in each survey of a following run."""
     progress.unanswered("timed out")
