@@ -124,6 +124,7 @@ def test_a_registry_that_does_not_answer_is_no_records_fault() -> None:
         (404, b'{"message":"no route"}'),
         (404, b'{"error_code":404,"message":"no such path"}'),
         (200, b"<h1>back soon</h1>"),
+        (400, b"<h1>bad request</h1>"),
         # A wrong password, a missing right, a rate limit, a registry that fails: with a code of its own.
         *((status, b'{"error_code":%d01,"message":"no"}' % status) for status in (401, 403, 429, 500)),
     ],
