@@ -150,6 +150,16 @@ def test_an_error_in_the_block_stops_the_run_and_is_the_one_that_is_raised(monke
     monkeypatch.setattr(pipeline, "run", lambda _settings, stop, *_: stopped.append(stop.wait(20)))
     with pytest.raises(DeadlineExceeded, match=r"still runs after 0\.01 s"), pipeline_of(master="none").start() as run:
         run.wait(0.01)
+    run = pipeline_of(master="none").start()
+
+    def script() -> None:
+        with run:
+            raise ZeroDivisionError
+
+    with pytest.raises(DeadlineExceeded, match=r"still runs after 0\.01 s"):
+        run.wait(0.01)
+    with pytest.raises(ZeroDivisionError):
+        script()
     assert (stopped, run.status.state) == ([True], "stopped")
 
 

@@ -251,6 +251,7 @@ LOGS = {0: LogOffsets(10, 5000, 5010), 1: LogOffsets(0, 7, 7)}
 
 def reader_of(monkeypatch: pytest.MonkeyPatch, wanted: RecordQuery) -> tuple[Reader, list[tuple[int, int, int]]]:
     """A reader whose logs hold a record at every tenth offset, of that time; and the spans that it reads."""
+    """A reader whose logs hold a record at every tenth offset, which is its time, too; and the spans that it reads."""
     reader, spans = Reader.__new__(Reader), list[tuple[int, int, int]]()
     reader.wanted, reader._admin = wanted, None  # type: ignore[assignment]
 
