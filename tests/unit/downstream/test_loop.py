@@ -527,7 +527,6 @@ def test_a_topic_that_is_made_again_while_the_loop_runs_is_refused_at_the_next_a
 @pytest.mark.parametrize("follow", [True, False])
 def test_a_partition_without_a_leader_waits_and_the_others_are_consumed(
     loop: Loop, handler: FakeHandler, monkeypatch: pytest.MonkeyPatch, *, follow: bool
-    loop: Loop, handler: FakeHandler, monkeypatch: pytest.MonkeyPatch, follow: bool
 ) -> None:
     """A query of offsets fails as a whole if it includes one: a program that was restarted consumed nothing."""
     without = [2]

@@ -1,4 +1,3 @@
-"""What a cluster answers before a run, and the watch for outages: brokers that refuse, lose, or do not answer."""
 """What a cluster answers before a run, and a watch that tells of outages: brokers that refuse or say nothing."""
 
 from __future__ import annotations

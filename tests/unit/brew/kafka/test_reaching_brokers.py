@@ -156,7 +156,6 @@ def test_a_group_that_stands_at_the_first_offset_stands_somewhere() -> None:
         Answer(partition=1, offset=OFFSET_INVALID, content=None, error=None),
         Answer(partition=2, offset=7, content=b"topic-id=x\xff:", error=None),
     ]
-    reader: Any = Mock(committed=Mock(return_value=answers))
     reader: Any = SimpleNamespace(committed=lambda _wanted, **_: answers)
     assert committed(reader, "in", [0, 1, 2], Deadline(5)) == {
         0: Committed(0, ""),
