@@ -407,9 +407,10 @@ def test_leaders_that_stay_are_not_counted_as_moved(stage: CellEnvironment, monk
 def test_a_run_without_a_local_disk_neither_ends_well_nor_commits(
     code: int, commits: int, holds: bool, stage: CellEnvironment, monkeypatch: Patch
 ) -> None:
-    looks = iter([4, commits])
-    for name, answer in (("orders", Mock()), ("writer", lambda *_: ended(code)), ("commits", lambda: next(looks))):
-        monkeypatch.setattr(stage, name, answer)
+    looks, codes = iter([4, commits]), iter([code, 0])
+    monkeypatch.setattr(stage, "orders", Mock())
+    monkeypatch.setattr(stage, "writer", lambda *_: ended(next(codes)))
+    monkeypatch.setattr(stage, "commits", lambda: next(looks))
     with nullcontext() if holds else pytest.raises(StalledError):
         spark.no_local_disk(stage)
     assert stage.fired["full_disks"] == holds
