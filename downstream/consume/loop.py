@@ -240,8 +240,9 @@ class Loop:
             return {**waiting, **{p: progress.position for p, progress in added.items()}}
         for partition, position in positions.items():
             added[partition].position = position
-        kafkas = {a.partition: a.reported for a in assignments if a.reported is not None}
-        self._reported = {**kafkas, **self._reported}
+        for one in assignments:  # not that of a topic that was deleted: it would be committed as this one's
+            if one.reported is not None and one.committed_topic_id in {None, one.topic_id}:
+                self._reported.setdefault(one.partition, one.reported)
         return {**waiting, **positions}
 
     def _take_over_later(self, partitions: Collection[int], error: RetryLater) -> dict[int, int]:

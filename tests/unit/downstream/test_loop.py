@@ -371,9 +371,10 @@ def test_a_position_that_was_sent_before_is_sent_again_before_its_partition_leav
 
 def test_positions_of_idle_partitions_are_committed_anew(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without group assignment brokers delete them after a week, and `call` repeated the whole topic at its restart."""
-    described = [AssignedPartition("t", "id", p, 3, 0, 10, reported=reported) for p, reported in ((1, 3), (2, None))]
+    of = [(1, 3, None), (2, None, None), (3, 4, "a topic that was deleted")]
+    described = [AssignedPartition("t", "id", p, 3, 0, 10, of_id, reported=reported) for p, reported, of_id in of]
     monkeypatch.setattr(loop, "_describe_assigned", lambda _numbers, _deadline: described)
-    loop.assigned([1, 2])
+    loop.assigned([1, 2, 3])
     for polled, reports in (({}, [({1: 3}, False)]), (_polled(7), [({1: 7}, False)])):
         loop._member.reports.clear()
         loop._report_due = loop._renew_due = Deadline(1e-9)
