@@ -166,6 +166,7 @@ def races(stage: CellEnvironment) -> None:
     "SIGSTOP past two heartbeats, then SIGCONT",
     *("a claimant that keeps what it lost (control)", "--believing"),
     needed=("pauses",),
+    breaks="two-owners",
 )
 @CELLS(
     *("F34-sleepers", "SIGSTOP past two heartbeats, then SIGCONT", "claimant", ""),

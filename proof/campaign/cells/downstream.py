@@ -35,7 +35,7 @@ _TARGET, _CONTROL = "receiver", "receiver (control)"
 _CLAIMED = "SELECT count(*) FROM processed_messages"
 
 
-@killed("F29-receiver-control", "SIGKILL", _CONTROL, MOMENTS[1:2], "claim-afterwards")
+@killed("F29-receiver-control", "SIGKILL", _CONTROL, MOMENTS[1:2], "claim-afterwards", breaks="receiver-duplicate")
 @killed("F29-receiver", "SIGKILL", _TARGET, MOMENTS, "", bound_s=BACK_S)
 def receiver_killed(moments: Sequence[str], bug: str, stage: CellEnvironment) -> None:
     """Consumers die around the commit of claim and effect; in the control, between the commits of the two."""
@@ -92,7 +92,12 @@ def script_killed(stage: CellEnvironment) -> None:
         _check(consumer)
 
 
-@CELLS("F32-beside-control", "SIGKILL", _CONTROL, moment="between effect and `done`", needed={"kills": 0})
+@CELLS(
+    *("F32-beside-control", "SIGKILL", _CONTROL),
+    moment="between effect and `done`",
+    needed={"kills": 0},
+    breaks="receiver-duplicate",
+)
 def beside_the_effect(stage: CellEnvironment) -> None:
     """The control: the claim is separate from the effect, with deaths after the effect; its duplicates are counted."""
     weak = ("--claim-s", "0.3")
@@ -156,7 +161,12 @@ def forgetful(stage: CellEnvironment) -> None:
         _check(consumer)
 
 
-@CELLS("F32-expiry-control", "claims run out", _CONTROL, moment="before a redelivery", needed=("expiries",))
+@CELLS(
+    *("F32-expiry-control", "claims run out", _CONTROL),
+    moment="before a redelivery",
+    needed=("expiries",),
+    breaks="receiver-duplicate",
+)
 def run_out(stage: CellEnvironment) -> None:
     """The control: claims that expire before their messages are redelivered, accepted on purpose; duplicates count."""
     short = ("--keep-days", _SHORT_DAYS, "--accept-weaker")
@@ -237,4 +247,9 @@ def state_wiped(stage: CellEnvironment) -> None:
 
 
 _afterwards = partial(totals_killed, (CrashPoint.COMMIT_IN_FLIGHT,), bug="offsets-afterwards")
-CELLS("F33-offsets-control", "SIGKILL", "totals (control)", moment="commit-in-flight", needed=("kills",))(_afterwards)
+CELLS(
+    *("F33-offsets-control", "SIGKILL", "totals (control)"),
+    moment="commit-in-flight",
+    needed=("kills",),
+    breaks="changelog-drift",
+)(_afterwards)

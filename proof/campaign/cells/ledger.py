@@ -129,7 +129,14 @@ def ledger_on(stage: CellEnvironment, *options: str, bug: str = "", pattern: str
             yield Ledger(consumer, servers, url)
 
 
-@killed("F29-consumer-control", "SIGKILL", "ledger (control)", MOMENTS[1:2], "position-afterwards")
+@killed(
+    "F29-consumer-control",
+    "SIGKILL",
+    "ledger (control)",
+    MOMENTS[1:2],
+    "position-afterwards",
+    breaks="ledger-duplicate",
+)
 @killed("F29-consumer", "SIGKILL", "ledger", MOMENTS, "", marks="prove", bound_s=BACK_S)
 def consumer_killed(moments: Sequence[str], bug: str, stage: CellEnvironment) -> None:
     """Consumers die around the commit with the row locked; in the control, between the commits of rows and position."""
@@ -220,6 +227,7 @@ def row_locked(stage: CellEnvironment) -> None:
     *("F30-row-locked-control", "SIGSTOP, another goes on", "ledger (control)"),
     moment="behind the commit",
     needed=("pauses",),
+    breaks="ledger-duplicate",
 )
 def row_unguarded(stage: CellEnvironment) -> None:
     """The control: positions come from Kafka's offset and are written without checking for another writer."""
@@ -313,7 +321,12 @@ def restored(stage: CellEnvironment) -> None:
         ledger.check()
 
 
-@CELLS(*("F31-restore-control", "database set back", "ledger (control)"), moment="Kafka ahead", needed=("restores",))
+@CELLS(
+    *("F31-restore-control", "database set back", "ledger (control)"),
+    moment="Kafka ahead",
+    needed=("restores",),
+    breaks="ledger-missing",
+)
 def larger_of_both(stage: CellEnvironment) -> None:
     """The control: the pattern that takes the larger of both offsets skips what the database lost."""
     with _set_back(stage, "larger-of-both") as ledger:

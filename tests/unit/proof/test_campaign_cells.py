@@ -147,7 +147,7 @@ def _fail(error: Exception) -> Callable[[CellEnvironment], None]:
     return function
 
 
-CONTROL = replace(QUIET, expected="violated")
+CONTROL = replace(QUIET, expected="violated", breaks="two-owners")
 
 
 @pytest.mark.parametrize(
@@ -163,6 +163,7 @@ CONTROL = replace(QUIET, expected="violated")
         (replace(QUIET, function=_fail(OSError("no disk"))), "inconclusive", [False]),
         (replace(CONTROL, function=_fail(StalledError("no commit"))), "inconclusive", [False]),
         (replace(CONTROL, function=lambda stage: stage.find("two-owners", "p")), "violated", [True]),
+        (replace(CONTROL, function=lambda stage: stage.writer().wait(Deadline(10))), "inconclusive", [True]),
     ],
 )
 def test_a_cell_is_no_better_than_what_its_play_found(
@@ -270,6 +271,9 @@ def test_a_control_shows_something_only_by_the_anomaly_that_its_bug_stands_for()
     assert stuck.verdict == "violated"
     runner.as_a_control(cell, stuck)
     assert stuck.verdict == "inconclusive"
+    crashed = runner.Judgement(anomalies=[{"name": "crash"}])
+    runner.as_a_control(campaign.named("F33-offsets-control"), crashed)
+    assert crashed.verdict == "inconclusive"
     broken = runner.Judgement(anomalies=[{"name": "duplicate-output"}])
     runner.as_a_control(cell, broken)
     assert broken.verdict == "violated"
@@ -282,6 +286,7 @@ def test_each_strict_experiment_has_a_control_that_has_to_break() -> None:
     assert len(strict) == 4
     assert {by_name[name.replace("-strict", "-control")].expected for name in strict} == {"violated"}
     assert {cell.bound_s for cell in by_name.values() if cell.expected == "violated"} == {None}, "late is not broken"
+    assert all(cell.breaks or cell.experiment for cell in by_name.values() if cell.expected == "violated")
     controls = {cell.row for cell in by_name.values() if cell.expected == "violated"}
     assert controls >= {"F02", "F11", "F12", "F13", "F29", "F30", "F31", "F32", "F33", "F34", "F39", "F43"}
 
