@@ -80,7 +80,9 @@ class Program:
     def code(self) -> int | None:
         """Return the exit code, negative for a signal, or None while it runs."""
         if self._code is None and not self._reaped:
-            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            found = None
+            with contextlib.suppress(ChildProcessError):  # `kill` of another thread took it, and notes the code at once
+                found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if found is not None:
                 self._ended(found.si_status if found.si_code == os.CLD_EXITED else -found.si_status)
         return self._code
