@@ -255,7 +255,7 @@ def guard(stage: CellEnvironment, judged: Judgement) -> None:
 def as_a_control(cell: Cell, judged: Judgement) -> None:
     """Accept a control only if it shows the anomaly that its bug causes."""
     names = {str(anomaly["name"]) for anomaly in judged.anomalies}
-    if cell.expected == "violated" and cell.breaks not in names:
+    if cell.expected == VIOLATED and cell.breaks not in names:
         shown = ", ".join(sorted(names)) or "nothing"
         judged.doubts.append(f"the control should have shown {cell.breaks}, but showed {shown}")
         judged.anomalies.clear()
