@@ -136,7 +136,6 @@ run_options = options(
     click.option(
         "--jvm-dir", envvar="BREW_JVM_DIR", default=None, help="Directory of the jars that `brew setup` fetched."
     ),
-    click.option("--make-archive", default=None, hidden=True, help="File in which to write the class-data archive."),
     click.option("--verbose", is_flag=True, help="Show Spark's log."),
     names_by_output,
 )
@@ -197,6 +196,4 @@ def _spark(option: dict[str, Any]) -> SparkSettings:
             raise UsageError(f"--conf is {pair!r}: write spark.some.name=value")
         conf[name] = value
     jvm_dir = str(dependencies.home(option["jvm_dir"]))
-    return SparkSettings(
-        option["master"], jvm_dir, conf, verbose=option["verbose"], make_archive=option["make_archive"]
-    )
+    return SparkSettings(option["master"], jvm_dir, conf, verbose=option["verbose"])

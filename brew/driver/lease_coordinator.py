@@ -335,7 +335,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _LOOPBACK = "127.0.0.1"
-_ARCHIVE_S = 60.0
 
 
 def lease_workers(
@@ -370,6 +369,5 @@ def lease_workers(
     conf = spark_context.getConf()
     host = conf.get("spark.driver.host", _LOOPBACK) or _LOOPBACK
     server = LeaseServer(conf.get("spark.driver.bindAddress", host) or host, settings.direct.lease_s)
-    options = {"end_s": _ARCHIVE_S} if settings.spark.make_archive else {}
     worker = worker_settings(host, server, made)
-    return SparkWorkers(spark_context, server, worker, **options, borrowed=borrowed is not None)
+    return SparkWorkers(spark_context, server, worker, borrowed=borrowed is not None)

@@ -118,7 +118,8 @@ class MicroBatchLane:
         """Wait for new records, or for an open upstream transaction to end."""
         if plan.blocked:
             self._planner.survey.report_blocking_transactions(plan.blocked)
-        self._planner.idle(plan)
+        # A refusal would end the run before the other lanes have written what is visible.
+        self._planner.idle(plan, others_work=bool(self._shared.running))
         self._shared.stop.wait(self._settings.poll_interval_s)
 
 

@@ -61,10 +61,15 @@ class WorkPlanner:
         plan = plan_ranges(facts, max_records, self._shared.goals)
         return Plan(plan.ranges, plan.blocked, plan.drained and complete).split(self.owned)
 
-    def idle(self, plan: Plan) -> None:
-        """Record that nothing can be transacted now; raises `Refused` if a drain made no progress for too long."""
+    def idle(self, plan: Plan, *, others_work: bool = False) -> None:
+        """
+        Record that nothing can be transacted now, except by another lane; raises `Refused` if a drain made no progress
+        for too long.
+        """
         self._give_up.succeeded()
-        if self._shared.goals is not None:
+        if others_work:
+            self._give_up.progressed()
+        elif self._shared.goals is not None:
             self._give_up.blocked(plan.blocked, plan.owned_by_others)
 
     def reconcile(self, outcomes: Sequence[Outcome]) -> float:

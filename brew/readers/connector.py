@@ -181,7 +181,6 @@ def _rows(batches: Iterable[pa.RecordBatch], partition: int) -> Iterator[Rows]:
         )
 
 
-_ARCHIVE_S = 60.0
 _END_S = 2.0
 _WATCH_S = 1.0
 
@@ -201,7 +200,6 @@ class SparkEngine:
         self._watch = threading.Thread(target=self._watch_executors, name="executors", daemon=True)
         self._watch.start()
         self._record_sizes = RecordSizes(dict(settings.conf))
-        self._end_s = _ARCHIVE_S if settings.make_archive else _END_S
 
     def execute(self, ranges: Sequence[OffsetRange], job: Job) -> Mapping[int, Outcome]:
         """Run one job; if it fails, all of its ranges have failed."""
@@ -273,4 +271,4 @@ class SparkEngine:
         self._closed.set()
         self._watch.join(_END_S)  # py4j prints a stack trace if the JVM ends during a call
         if not self._borrowed:
-            session.end(self.spark.sparkContext, self._end_s)
+            session.end(self.spark.sparkContext, _END_S)

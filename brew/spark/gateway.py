@@ -82,10 +82,12 @@ def _command(conf: SparkConf, settings: SparkSettings) -> list[str] | None:
     conf_values = {
         name: conf.get(f"spark.driver.{name}") or "" for name in ("extraClassPath", "extraJavaOptions", "memory")
     }
+    # In the launcher's order: the class-data archive then fits JVMs that the launcher starts, too.
+    first = [str(jar) for jar in home.glob("jars/slf4j-api-*.jar")]
     return [
         executable,
         "-cp",
-        f"{conf_values['extraClassPath']}:{home}/conf:{home}/jars/*",
+        ":".join([conf_values["extraClassPath"], f"{home}/conf", *first, f"{home}/jars/*"]),
         f"-Xmx{conf_values['memory']}",
         *shlex.split(conf_values["extraJavaOptions"]),
         *options.read_text().splitlines(),

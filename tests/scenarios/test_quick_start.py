@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from brew.jvm import dependencies
 from sandbox.process import free
 
 PAGE = (ROOT / "docs/guide/quick-start.md").read_text()
-PROMISED_S = 180
 COMMANDS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 SHOWN = "".join(re.findall(r"^```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)).splitlines()
 
@@ -55,13 +53,12 @@ def folder(wheel: Path, tmp_path: Path) -> Path:
     return made
 
 
-def test_the_pages_commands_work_one_after_another_in_three_minutes(folder: Path, tmp_path: Path) -> None:
+def test_the_pages_commands_work_one_after_another(folder: Path, tmp_path: Path) -> None:
     """
     Everything that the page shows is printed, in that order; the numbers of a crash depend on timing.
 
-    What a download takes is not in the time: packages and jars are those that this machine has already. The port is a
-    free one, as the page says for machines on which 9092 is taken. Where more programs want to run than there are cores
-    (the load average), each gets its share of them only, and the time that is allowed grows by as much.
+    Packages and jars are those that this machine has already. The port is a free one, as the page says for machines on
+    which 9092 is taken.
     """
     (port,) = free(1)
     packages = borrowed(tmp_path / "borrowed")
@@ -84,7 +81,6 @@ def test_the_pages_commands_work_one_after_another_in_three_minutes(folder: Path
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         **{name: os.environ[name] for name in ("JAVA_HOME", "TMPDIR") if name in os.environ},
     }
-    began = time.monotonic()
     try:
         done = subprocess.run(
             ["bash", "-c", script],
@@ -100,8 +96,6 @@ def test_the_pages_commands_work_one_after_another_in_three_minutes(folder: Path
         down = [str(folder / "venv/bin/brew"), "sandbox", "down", "--wipe"]
         if Path(down[0]).exists():
             subprocess.run(down, cwd=folder, env=environment, capture_output=True, check=False, timeout=60)
-    took = time.monotonic() - began
-    load = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
     output = done.stdout
     assert done.returncode == 0, output
     position = 0
@@ -113,5 +107,3 @@ def test_the_pages_commands_work_one_after_another_in_three_minutes(folder: Path
         assert match, f"{line!r} is missing, or in another place:\n{output}"
         position = match.end()
     assert str(ROOT) not in output
-    print(f"quick start: {took:.0f} s, {load:.1f} programs for each core")
-    assert took < PROMISED_S * load, f"{took:.0f} s, {load:.1f} programs for each core\n{output}"

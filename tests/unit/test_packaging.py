@@ -305,7 +305,7 @@ def test_a_submitted_run_has_every_other_setting_of_the_run() -> None:
     submitted = same_options(settings)
     assert replace(settings_of(command.make_context("run", submitted).params), spark=settings.spark) == settings
     elsewhere = {"--tiers", "--profiles-topic", "--profiles-timeout", "--share", "--conf", "--py-files", "--jvm-dir"}
-    elsewhere |= {"--verbose", "--make-archive", "--config", "--client-config"}
+    elsewhere |= {"--verbose", "--config", "--client-config"}
     names = {option.opts[0] for option in run_options(click.Command("run")).params}
     assert {name for name in names - {*submitted} if not name.startswith("--crash")} <= elsewhere
 

@@ -31,13 +31,12 @@ class SparkWorkers:
         context: SparkContext,
         server: LeaseServer,
         settings: WorkerSettings,
-        end_s: float = _END_S,
         *,
         borrowed: bool = False,
     ) -> None:
         """``borrowed``: Spark is not stopped on close."""
         self.server, self._borrowed = server, borrowed
-        self._context, self._settings, self._end_s = context, settings, end_s
+        self._context, self._settings = context, settings
         self._spark_jobs = session.RunJobs(context)
         self._jobs: dict[int, threading.Thread] = {}
         self._stopping = threading.Event()
@@ -106,7 +105,7 @@ class SparkWorkers:
             self._spark_jobs.cancel()
             self._ended(_END_S)
         if not self._borrowed:
-            session.end(self._context, self._end_s)
+            session.end(self._context, _END_S)
 
     def _ended(self, within_s: float) -> bool:
         deadline = Deadline(within_s)

@@ -307,6 +307,20 @@ def test_a_lane_that_upstream_holds_back_gives_up(monkeypatch: pytest.MonkeyPatc
     assert run.survey.blocked == [0, 1]
 
 
+def test_a_lane_that_upstream_holds_back_waits_for_the_transactions_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal would end the run before the other lane has written what is visible."""
+    run = Run(monkeypatch, blocked_patience_s=10.0, lanes=2)
+    run.shared.running[1] = OffsetRange("in", 1, 0, END)
+    give_up, plan = run.lane._planner._give_up, Plan((), {0: 0}, drained=False)
+    give_up._last_progress -= 11.0
+    run.lane._wait(plan)
+    del run.shared.running[1]
+    run.lane._wait(plan)
+    give_up._last_progress -= 11.0
+    with pytest.raises(Refused, match=r"partitions \[0\] of in were held back"):
+        run.lane._wait(plan)
+
+
 def test_too_many_rejected_end_a_lane_after_their_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(monkeypatch, max_rejected=0.5)
     run.engine.rounds = [lambda one: replace(committed(one), rejected=limits.WINDOW)]

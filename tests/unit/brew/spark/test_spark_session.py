@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import pyspark
 import pytest
 from harness.pipeline import run_command, settings_of, until
 from py4j.protocol import Py4JNetworkError
@@ -98,6 +99,19 @@ def test_a_local_driver_gets_what_the_launcher_would_have_given_it(jvm_dir: str)
     assert {"-Xmx1g", "-XX:+UseSerialGC", "-Dfrom=launcher"} <= set(words)
     assert "" not in words
     assert words[-1].endswith("PythonGatewayServer")
+
+
+def test_the_class_path_is_that_of_sparks_launcher(jvm_dir: str) -> None:
+    """A class-data archive fits no JVM whose class path begins otherwise, so `spark-submit` went without it."""
+    words = command(SparkSettings("local[2]", jvm_dir))
+    home, jar = Path(pyspark.__file__).parent, f"{jvm_dir}/spark/connector.jar"
+    launcher = [words[0], "-cp", f"{home}/jars/*", "org.apache.spark.launcher.Main"]
+    submit = ["org.apache.spark.deploy.SparkSubmit", "--driver-class-path", jar, "pyspark-shell"]
+    variables = {**os.environ, "SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13"}
+    done = subprocess.run([*launcher, *submit], env=variables, capture_output=True, timeout=60, check=True)
+    theirs = done.stdout.decode().split("\0")
+    ours, its = (of[of.index("-cp") + 1].replace("//", "/").split(":") for of in (words, theirs))
+    assert ours == [path.rstrip("/") for path in its]
 
 
 def test_a_folder_whose_name_has_a_space_is_one_word(jvm_dir: str) -> None:
