@@ -81,7 +81,7 @@ def kernel_modules(root: Path = ROOT, *, kind: Kernel = Kernel.RANGES) -> dict[s
         if name in modules or name.startswith((*_BESIDE, *without)) or (not path.is_file() and name not in begin):
             continue
         modules[name] = path
-        left += _imports(path)
+        left += _source(path).imports
     return dict(sorted(modules.items()))
 
 
@@ -89,7 +89,7 @@ def kernel(root: Path = ROOT, *, kind: Kernel = Kernel.RANGES) -> str:
     """Return the first hex digits of the hash of the kernel's code, without comments and docstrings."""
     digest = hashlib.sha256()
     for name, path in kernel_modules(root, kind=kind).items():
-        digest.update(f"{name}\n".encode() + hashlib.sha256(_code(path)).digest())
+        digest.update(f"{name}\n".encode() + hashlib.sha256(_source(path).code).digest())
     return digest.hexdigest()[:_SHOWN]
 
 
@@ -98,34 +98,43 @@ def kernels() -> set[str]:
     return {kernel(kind=kind) for kind in Kernel}
 
 
-def _parsed(path: Path) -> ast.Module:
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """
+    ``code``: a file without comments, docstrings and empty lines; the same for every version of Python. ``imports``:
+    the modules that it may import, including names inside modules, which have no file.
+    """
+
+    code: bytes
+    imports: tuple[str, ...]
+
+
+def _source(path: Path) -> _Source:
+    found = path.stat()
+    return _read(path, found.st_mtime_ns, found.st_size)
+
+
+@functools.lru_cache(maxsize=1024)
+def _read(path: Path, _changed_ns: int, _size: int) -> _Source:
+    """Parse a file; again only if it has changed, since each result asks for the kernel."""
+    text = path.read_text(encoding="utf-8")
     with _PARSING:
-        return ast.parse(path.read_bytes())
-
-
-def _code(path: Path) -> bytes:
-    """Return a file without comments, docstrings and empty lines; the same for every version of Python."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+        tree = ast.parse(text)
+    imports: list[str] = []
+    lines = text.splitlines()
     for token in tokenize.generate_tokens(io.StringIO("\n".join(lines)).readline):
         if token.type == tokenize.COMMENT:
             row, column = token.start
             lines[row - 1] = lines[row - 1][:column]
-    for node in ast.walk(_parsed(path)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             first, last = node.lineno - 1, node.end_lineno or node.lineno
             lines[first:last] = [""] * (last - first)
-    return "\n".join(line.rstrip() for line in lines if line.strip()).encode()
-
-
-def _imports(path: Path) -> list[str]:
-    """Return the modules that a file may import, including names inside modules, which have no file."""
-    modules: list[str] = []
-    for node in ast.walk(_parsed(path)):
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            modules += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            imports += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Import):
-            modules += [alias.name for alias in node.names]
-    return modules
+            imports += [alias.name for alias in node.names]
+    return _Source("\n".join(line.rstrip() for line in lines if line.strip()).encode(), tuple(imports))
 
 
 def commit(root: Path = ROOT) -> str:

@@ -170,7 +170,7 @@ def test_ctrl_c_ends_what_runs_beside_and_stamps_nothing_that_was_not_made(tmp_p
     executable(tmp_path / "scripts/setup.sh", (ROOT / "scripts/setup.sh").read_text(), "/bin/bash")
     executable(tmp_path / ".venv/bin/python", PYTHON, "/bin/bash")
     (tmp_path / "brew/jvm").mkdir(parents=True)
-    for name in ("pyproject.toml", "constraints.txt", "brew/jvm/jars.lock"):
+    for name in ("pyproject.toml", "constraints.txt", "brew/jvm/jars.lock", "scripts/archive.py"):
         (tmp_path / name).touch()
     with (tmp_path / "output").open("w") as output:
         line = ["bash", "scripts/setup.sh"]
@@ -202,7 +202,7 @@ def test_an_environment_that_does_not_work_is_made_again(tmp_path: Path, left: s
     made = executable(tmp_path / "python", MAKES_VENV, "/bin/bash")
     executable(tmp_path / "scripts/find-python.sh", f"echo {made}", "/bin/bash")
     (tmp_path / "brew/jvm").mkdir(parents=True)
-    for name in ("pyproject.toml", "constraints.txt", "brew/jvm/jars.lock"):
+    for name in ("pyproject.toml", "constraints.txt", "brew/jvm/jars.lock", "scripts/archive.py"):
         (tmp_path / name).touch()
     line = ["bash", "scripts/setup.sh"]
     assert subprocess.run(line, cwd=tmp_path, check=False, timeout=60).returncode == 0
