@@ -24,7 +24,7 @@ from brew.deadline import Deadline
 from brew.driver import run as running
 from brew.driver.micro_batches import MicroBatchLane
 from brew.driver.run_context import ProgressView, RunProgress
-from brew.jvm.dependencies import home
+from brew.jvm.dependencies import Part, home, jars
 from brew.kafka import topics
 from brew.kafka.clients import AdminClient, admin, producer
 from brew.kafka.kafka_python import open_transactions
@@ -334,8 +334,13 @@ def quick_jvms() -> dict[str, str]:
     return {"JDK_JAVA_OPTIONS": " ".join([*QUICK, archive, "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"])}
 
 
+def quick_executors() -> list[str]:
+    """Return the options with which executors of `local-cluster` map those classes, too: the same class path."""
+    return ["--conf", f"spark.executor.extraClassPath={':'.join(map(str, jars(Part.SPARK, home())))}"]
+
+
 __all__ = [
     "CONNECTOR", "DIRECT", "MARK", "PARTITIONS", "READERS", "READ_UNCOMMITTED", "ROOT", "Broker", "DrainView",
-    "Names", "Ran", "Running", "Stage", "Status", "quick_jvms", "shared_spark",
+    "Names", "Ran", "Running", "Stage", "Status", "quick_executors", "quick_jvms", "shared_spark",
     "until",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ import zipfile
 from operator import attrgetter
 
 import pytest
-from harness.pipeline import Stage, until
+from harness.pipeline import Stage, quick_executors, until
 
 from brew.names import ExitCode
 
@@ -28,7 +28,7 @@ def test_a_killed_executor_and_speculation_change_nothing(stage: Stage) -> None:
     stage.create()
     stage.seed(8_000)  # seconds of work after the first cycle
     conf = [word for name, value in SPECULATION.items() for word in ("--conf", f"{name}={value}")]
-    options = ["--master", "local-cluster[2,1,1024]", "--max-records-per-transaction", "200", *conf]
+    options = ["--master", "local-cluster[2,1,1024]", "--max-records-per-transaction", "200", *conf, *quick_executors()]
     with stage.follow(*options) as program:
         program.await_cycle(seconds=180)
         until(lambda: len(program.processes_with(EXECUTOR)) == 2, "both executors")
@@ -45,6 +45,7 @@ def test_a_cluster_without_room_for_an_executor_ends_the_run_when_patience_does(
     """Spark waits for one without limit, and says nothing at our log level."""
     stage.create(orders=10)
     options = ["--reader", reader, "--master", "local-cluster[1,1,1024]", "--conf", "spark.executor.cores=2"]
+    options += quick_executors()
     ran = stage.pipeline(*options, "--patience", "3", seconds=90)
     assert ran.code == ExitCode.REFUSED, ran.text
     assert re.search(r"no Spark task has (started|reported)", ran.err), ran.text
