@@ -11,7 +11,7 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.kafka import cluster, offsets, topics
 from brew.kafka.clients import AdminClient, admin
-from brew.kafka.kafka_python import open_transactions, raw_batches
+from brew.kafka.kafka_python import open_transactions, raw_logs
 from brew.names import READ_UNCOMMITTED
 from brew.offsets import LogOffsets
 
@@ -64,10 +64,11 @@ def end_offsets(connection: Connection, names: list[str], deadline: Deadline) ->
     """Read ``names`` (none: all topics but Kafka's own), and count; return rows of `LogOffsets` and `LogCounts`."""
     client = admin(connection)
     rows = []
-    for name in names or topics.names(client, deadline):
-        for partition, log in sorted(topic_offsets(client, name, deadline).items()):
-            batches = raw_batches(connection, name, partition, log.first, log.end, deadline)
-            rows.append({"topic": name, "partition": partition, **asdict(log), **asdict(fold(batches, log))})
+    with raw_logs(connection, deadline) as logs:
+        for name in names or topics.names(client, deadline):
+            for partition, log in sorted(topic_offsets(client, name, deadline).items()):
+                batches = (batch for batch, _ in logs.batches(name, partition, log.first, log.end, deadline))
+                rows.append({"topic": name, "partition": partition, **asdict(log), **asdict(fold(batches, log))})
     return rows
 
 
