@@ -42,7 +42,7 @@ from sandbox.store import Redis
 
 from .pipeline import Stage, environment
 from .programs import Running
-from .servers import Broker, make_topics
+from .servers import QUIET, Broker, make_topics
 from .waiting import until
 
 ASK_S = 20.0
@@ -93,7 +93,7 @@ def secure_broker(brokers: int = 1) -> Iterator[Secure]:
     """Yield a secure cluster on free ports, which is removed at the end together with its data."""
     directory = Path(tempfile.mkdtemp(prefix="brew-test-secure-"))
     try:
-        with Cluster.start(directory, brokers=brokers, settings=Settings(secure=True)) as cluster:
+        with Cluster.start(directory, brokers=brokers, settings=Settings(secure=True, properties=QUIET)) as cluster:
             yield Secure(cluster)
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -48,6 +48,10 @@ def any_broker() -> Iterator[Broker]:
             yield broker
 
 
+# Controllers write an empty record twice a second: a third of what an idle broker takes.
+QUIET = {"metadata.max.idle.interval.ms": "5000"}
+
+
 @contextmanager
 def sandbox_broker(brokers: int = 1, kafka: str | None = None) -> Iterator[Broker]:
     """
@@ -57,7 +61,7 @@ def sandbox_broker(brokers: int = 1, kafka: str | None = None) -> Iterator[Broke
     """
     directory = Path(tempfile.mkdtemp(prefix="brew-test-kafka-"))
     try:
-        settings = Settings(kafka=kafka or os.environ.get("BREW_TEST_KAFKA") or None)
+        settings = Settings(kafka=kafka or os.environ.get("BREW_TEST_KAFKA") or None, properties=QUIET)
         with Cluster.start(directory, brokers=brokers, settings=settings) as cluster:
             yield Broker(cluster.bootstrap, cluster)
     finally:
