@@ -501,12 +501,17 @@ def test_a_partition_that_was_counted_and_has_no_offset_any_more_is_not_counted_
     written += [Record(2 + n, state_store.input_key(4), value) for n, value in enumerate(noted)]
     asked = list[Any]()
 
-    def scan(_connection: object, topic: str, ranges: object, isolation: str, *, group: str) -> Iterator[list[Record]]:
+    def scan(connection: object, topic: str, ranges: object, isolation: str, *, group: str) -> Iterator[list[Record]]:
+        assert connection is SETTINGS.connection
         asked.append((topic, ranges, isolation, group))
         yield written
 
+    def log_offsets(given: object, _topic: str, partitions: Iterable[int], _until: Deadline) -> dict[int, LogOffsets]:
+        assert given is client()
+        return dict.fromkeys(partitions, log(9, first=2))
+
     monkeypatch.setattr(state_store, "scan", scan)
-    logs_of(monkeypatch, state_store, log(9, first=2))
+    monkeypatch.setattr(state_store, "log_offsets", log_offsets)
     said = split().ready(0, fresh=True)
     assert asked == [("g.changelog", {1: (2, 9)}, "read_committed", "g")]
     assert said is None if contradiction is None else re.search(contradiction, said or "")
@@ -912,6 +917,8 @@ def test_an_attempt_commits_the_offset_behind_what_it_read_and_tells_its_work_af
     again = Task()
     assert attempt(again, Timed(broker), 8, reading((6, 8))) == AttemptResult(6, 8, 2)
     assert (again.calls[0], broker.committed) == (("ready", 6, False), Committed(8, "topic-id=id began=3"))
+    advance(replace(SOURCE, layout="outputs=4"), 9, Task(), reading((8, 9)), Timed(broker), 30.0)
+    assert broker.committed == Committed(9, "topic-id=id began=3 outputs=4")
 
 
 @pytest.mark.parametrize("until", [5, 6])

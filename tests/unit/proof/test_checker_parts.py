@@ -303,6 +303,14 @@ def log(*batches: RawBatch, strict: bool = True, healed: tuple[int, ...] = ()) -
     return findings.first(), endings
 
 
+def test_a_commit_with_a_newer_epoch_takes_back_the_fences_of_its_own_producer_alone() -> None:
+    """Under KIP-890, each end has a newer epoch, so the aborts before it were no fences."""
+    fenced = [data(0), ends(2, "abort", 4), data(3, 4), ends(5, "abort", 5)]
+    other = [batch(6, 2, (8, 3)), batch(8, 1, (8, 4), "commit", 0)]
+    assert log(*fenced, *other)[1].counts["fences"] == 2
+    assert log(*fenced, *other, data(9, 5), ends(11, "commit", 6))[1].counts["fences"] == 0
+
+
 def test_transactions_and_their_records_are_counted_once() -> None:
     """
     A fence is an abort by a newer epoch; in another partition it is the same transaction.

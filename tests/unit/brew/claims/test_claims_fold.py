@@ -278,13 +278,14 @@ def test_a_view_asks_each_partition_of_the_log_by_that_partitions_own_clock() ->
     clock = claims_state.BrokerClock(lambda: seconds[0])
     home = coordinating_partition(TOPIC, 0, 3)
     later = [table for table in range(3) if table != home]
-    fold(view.tables[home], (0, claim("a")), (1, beat("a", 0, 7)), (1, beat("z", -1, partition=None)))
+    claimed = claim("a")._replace(topic_id="id")
+    fold(view.tables[home], (0, claimed), (1, beat("a", 0, 7)), (1, beat("z", -1, partition=None)))
     fold(view.tables[later[0]], (0, beat("b", -1, partition=None)), (0, ReleaseGroup("admin", GROUP, START_MS + 500)))
     for partition in range(3):
         clock.observe(partition, START_MS + 1)
     seconds[0] = 0.498
     assert view.owned(GROUP, TOPIC, [0, 1], clock) == {
-        0: claims_state.OwnedPartition("a", 0, Status.FRESH, 7),
+        0: claims_state.OwnedPartition("a", 0, Status.FRESH, 7, "id"),
         1: claims_state.OwnedPartition(None, -1, Status.STALE, -1),
     }
     assert view.members(GROUP, TOPIC, clock) == ["b", "z"]
