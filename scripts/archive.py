@@ -18,7 +18,7 @@ from brew.names import INPUT_TOPIC, OUTPUT_TOPIC
 from brew.settings import SparkSettings
 from brew.spark import session
 
-_WRITTEN_S = 120.0
+_QUERY_S, _WRITTEN_S = 120, 120.0
 
 
 def main(bootstrap: str, archive: str) -> None:
@@ -34,7 +34,8 @@ def main(bootstrap: str, archive: str) -> None:
     sink = brew.ExactlyOnceSink(bootstrap, name="archive", topic=OUTPUT_TOPIC)
     with tempfile.TemporaryDirectory(prefix="brew-archive-") as checkpoint:
         writer = counts.writeStream.outputMode("update").foreachBatch(sink).option("checkpointLocation", checkpoint)
-        writer.trigger(availableNow=True).start().awaitTermination()
+        if not writer.trigger(availableNow=True).start().awaitTermination(_QUERY_S):
+            raise SystemExit(f"the query for the archive has not ended after {_QUERY_S} s")
     session.end(spark.sparkContext, _WRITTEN_S)
 
 

@@ -234,15 +234,8 @@ def test_a_file_of_the_current_folder_runs_on_executors_that_have_no_such_file(
     create_with_clicks(stage, *KINDS * 5, partitions=2)
     shutil.copy(EXAMPLE, tmp_path / "my_clicks.py")
     command = [sys.executable, "-m", "pipeline", "run", *stage.options(), "--transform", "my_clicks:add_domain"]
-    command += [
-        "--also-output",
-        late_topic(stage),
-        "--master",
-        "local-cluster[1,2,1024]",
-        "--patience",
-        "300",
-        *quick_executors(),
-    ]
+    command += ["--also-output", late_topic(stage), "--master", "local-cluster[1,2,1024]", "--patience", "300"]
+    command += quick_executors()
     variables = {**environment(names.stem), **quick_jvms()}
     ran = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=400, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -79,7 +79,7 @@ def test_the_pages_commands_work_one_after_another(folder: Path, tmp_path: Path)
         "HOME": str(tmp_path),
         "BOOTSTRAP": f"localhost:{port}",
         "PIP_NO_INDEX": "1",
-        "JDK_JAVA_OPTIONS": " ".join(QUICK),  # without the archives of `make setup`, as for a user of the wheel
+        "JDK_JAVA_OPTIONS": " ".join(QUICK),  # for the suite's time alone; a user's JVMs start with their own
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         **{name: os.environ[name] for name in ("JAVA_HOME", "TMPDIR") if name in os.environ},
     }
