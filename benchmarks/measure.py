@@ -23,7 +23,8 @@ from brew.kafka import cluster_admin, offsets
 from brew.kafka.clients import TopicPartition, consumer, mapped, producer
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED, ExitCode
 from proof.campaign.programs import Background
-from proof.findings import Verdict
+from proof.checking.checker import MISPLACED
+from proof.findings import Name, Verdict
 from proof.seed import orders
 
 _T = TypeVar("_T")
@@ -91,8 +92,10 @@ def verified(cluster: BenchmarkCluster, contender: Contender, topics: RunTopics,
     verify = ("proof", "verify", "--bootstrap", topics.bootstrap, *names, "--group", topics.group, *rules)
     report = json.loads(program(*verify, records=3 * records, good=good))
     if report["verdict"] == Verdict.VIOLATED:
-        if not set(report["totals"]) <= contender.without.keys() or report["doubts"]:
-            raise Refused(f"{contender.name}: {report['totals']}, {report['doubts']}; {report['findings'][:3]}")
+        # A query that shuffles its rows by key leaves the partition to the key.
+        doubts = [one for one in report["doubts"] if not (MISPLACED in one and Name.NONMONOTONIC in contender.without)]
+        if not set(report["totals"]) <= contender.without.keys() or doubts:
+            raise Refused(f"{contender.name}: {report['totals']}, {doubts}; {report['findings'][:3]}")
         return f"{Verdict.PROVEN} but for {' and '.join(contender.without[name] for name in sorted(report['totals']))}"
     return str(report["verdict"])
 

@@ -23,6 +23,7 @@ from proof.checking.transformed import Oracle, TransformComparison
 from proof.findings import Findings, Name, Report
 
 _partition = itemgetter(0)
+MISPLACED = "in another partition than the present numbers of partitions select"
 
 
 class Checker:
@@ -230,8 +231,7 @@ class Checker:
         if compared.elsewhere:
             outputs = quantity(compared.elsewhere, "output")
             doubts.append(
-                f"{outputs} in another partition than the present numbers of partitions select, as if a topic had had "
-                "fewer; if none was expanded, the order of keys is broken"
+                f"{outputs} {MISPLACED}, as if a topic had had fewer; if none was expanded, the order of keys is broken"
             )
         for partition in sorted(compared.unplaced.keys() & self._deleted):
             outputs = quantity(compared.unplaced[partition].totals[Name.OFFSET_BEHIND], "output")

@@ -30,9 +30,11 @@ from brew.orders import Reason
 from brew.record import Reject
 from brew.settings import Limits
 from pipeline.enrichment import enricher
+from proof.checking.checker import MISPLACED
 
 PLACE = RunTopics("b:1", "in", "out", "dead", "group", Path("home"))
 PEERS = ("loop", "streams", "franz")
+_MISPLACED = f"7 outputs {MISPLACED}, as if a topic had had fewer"
 
 
 def _options(command: list[str]) -> dict[str, str]:
@@ -158,6 +160,9 @@ def test_every_output_is_proven_and_no_order_is_missing(monkeypatch: pytest.Monk
         ("direct-at-least-once", {"torn-txn": 9}, [], "transactions"),
         ("direct-at-least-once", {"torn-txn": 9, "duplicate": 1}, [], None),
         ("spark-sink-shuffled", {"nonmonotonic-output": 3, "torn-txn": 9}, [], "order and transactions"),
+        ("spark-sink-shuffled", {"nonmonotonic-output": 3, "torn-txn": 9}, [_MISPLACED], "order and transactions"),
+        ("spark-sink-shuffled", {"nonmonotonic-output": 3, "torn-txn": 9}, [_MISPLACED, "7 of 1000"], None),
+        ("spark-sink-tuned", {"torn-txn": 9}, [_MISPLACED], None),
         ("spark-sink-shuffled", {"nonmonotonic-output": 3, "duplicate": 1}, [], None),
         ("spark-sink-tuned", {"nonmonotonic-output": 3}, [], None),
     ],
