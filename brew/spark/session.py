@@ -21,17 +21,18 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
-from py4j.protocol import Py4JError
+from py4j.protocol import INPUT_CONVERTER, Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import NumpyArrayConverter, NumpyScalarConverter
 
 from brew.errors import Refused
 from brew.jvm import dependencies
 from brew.jvm.dependencies import Part
 from brew.settings import Compilers, SparkSettings
 from brew.signals import interruptible
-from brew.spark import gateway
+from brew.spark import daemon, gateway
 from brew.spark.shipping import add_py_files
 
 CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
@@ -80,6 +81,8 @@ def spark_conf(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) 
     }
     if settings.master.startswith("local"):
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    if settings.local:
+        conf["spark.python.daemon.module"] = daemon.__name__
     return conf | dict(settings.conf)
 
 
@@ -171,12 +174,30 @@ def _new_context(settings: SparkSettings, compilers: Compilers) -> SparkContext:
     conf = SparkConf().setMaster(settings.master_with_retries).setAll(list(spark_conf(settings, compilers).items()))
     # A cluster without a free slot (YARN), or a master that does not answer, lets it wait for minutes.
     with interruptible(), _workers_python(settings):
+        _ask_numpy_converters_less()
         jvm = gateway.start(conf, settings)
         with _undone(settings, lambda: _end_jvm(jvm, _JVM_EXIT_S)), _sigint_handler_kept():
             context = SparkContext(conf=conf, gateway=jvm)
     with _undone(settings, lambda: _stop(context, _JVM_EXIT_S)):
         _ship(context, settings, local=settings.local)
     return context
+
+
+class _NumpyOnly:
+    """One of pyspark's converters, used only for NumPy's values: for any other it imports pandas, which takes 0.3 s."""
+
+    def __init__(self, converter: Any) -> None:
+        self._converter, self.convert = converter, converter.convert
+
+    def can_convert(self, value: object) -> bool:
+        from_numpy = any(parent.__module__ == "numpy" for parent in type(value).__mro__)
+        return from_numpy and bool(self._converter.can_convert(value))
+
+
+def _ask_numpy_converters_less() -> None:
+    for number, converter in enumerate(INPUT_CONVERTER):
+        if isinstance(converter, (NumpyArrayConverter, NumpyScalarConverter)):
+            INPUT_CONVERTER[number] = _NumpyOnly(converter)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import io
 import itertools
 import logging
 import os
+import shutil
 import signal
 import socket
 import socketserver
@@ -40,6 +41,7 @@ from brew.planner import PartitionFacts
 from brew.settings import Compilers, Reader, SparkSettings
 from brew.signals import Stopped, handlers_kept, stop_on_signals
 from brew.spark import gateway, session
+from brew.spark.daemon import without_copies
 from brew.spark.session import spark_conf
 from brew.spark.shipping import add_py_files
 from pipeline import submit
@@ -120,6 +122,62 @@ def test_a_folder_whose_name_has_a_space_is_one_word(jvm_dir: str) -> None:
     folder.symlink_to(jvm_dir)
     (folder / "spark.jsa").touch()
     assert f"-XX:SharedArchiveFile={folder}/spark.jsa" in command(SparkSettings("local[2]", str(folder)))
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A site-packages folder with pyspark, its zip files and jars, and py4j."""
+    for name in ("pyspark/__init__.py", "pyspark/python/lib/pyspark.zip", "pyspark/jars/core.jar", "py4j/__init__.py"):
+        (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "site" / name).touch()
+    return tmp_path / "site"
+
+
+def test_workers_import_the_installed_pyspark_and_not_its_copies(installed: Path, tmp_path: Path) -> None:
+    """Also where the driver names Spark's folder by another path; files of the user, and of another Spark, stay."""
+    (tmp_path / "link").symlink_to(installed)
+    copies = ["pyspark/python/lib/pyspark.zip", "pyspark/python/lib/py4j-src.zip", "pyspark/jars/core.jar"]
+    kept = ["", f"{tmp_path}/mine.zip", f"{tmp_path}/spark/python/lib/pyspark.zip", str(installed)]
+    assert without_copies([*(f"{tmp_path}/link/{name}" for name in copies), *kept]) == kept
+
+
+@pytest.mark.parametrize("missing", ["pyspark", "py4j"])
+def test_workers_without_an_installed_pyspark_import_the_copies(installed: Path, missing: str) -> None:
+    shutil.rmtree(installed / missing)
+    path = [str(installed / "pyspark/python/lib/pyspark.zip"), str(installed)]
+    assert without_copies(path) == path
+
+
+def test_only_a_local_master_has_workers_that_find_our_daemon_and_a_setting_overrides_it(jvm_dir: str) -> None:
+    """Elsewhere Spark sends tasks our packages, after the daemon has started."""
+    name = "spark.python.daemon.module"
+    confs = [{}, {}, {name: "mine"}]
+    masters = ("local[2]", "local-cluster[1,1,1024]", "local[2]")
+    found = [spark_conf(SparkSettings(at, jvm_dir, more)).get(name) for at, more in zip(masters, confs, strict=True)]
+    assert found == ["brew.spark.daemon", None, "mine"]
+
+
+def test_a_start_does_not_import_pandas_and_numpys_values_are_converted_still() -> None:
+    """Pyspark's two converters imported it for whatever was passed to the JVM."""
+    program = """
+import sys
+import py4j.protocol
+from brew.spark import session
+
+def converted(value):
+    convert = (c.convert(value, None) for c in py4j.protocol.INPUT_CONVERTER if c.can_convert(value))
+    return next(convert, None)
+
+session._ask_numpy_converters_less()
+session._ask_numpy_converters_less()
+assert converted("text") is None and converted(True) is None
+assert "pandas" not in sys.modules
+import numpy
+assert converted(numpy.int64(7)) == 7
+first = next(c for c in py4j.protocol.INPUT_CONVERTER if c.can_convert(numpy.ones(3)))
+assert isinstance(first, session._NumpyOnly)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("name", sorted(gateway._FOR_LAUNCHER))
