@@ -2,8 +2,9 @@
 pyspark's daemon, whose Python workers import the installed pyspark instead of Spark's copy of it in a zip file.
 
 Spark puts its zip files first on the path of Python workers. Python keeps no bytecode for modules in a zip file, so the
-daemon and each worker compile pyspark anew, and each task reads the directories of all zip files on the path again.
-For two workers and a few tasks that is 1.7 s of processor time.
+daemon and each worker compile what they import of pyspark. Each worker also reads the directories of all archives on
+the path again (40 ms, most of it for a jar without Python modules). With two workers, this saves 1.2 of 3.0 s of
+processor time (2026-11-28).
 
 To use it in a session of your own, set `spark.python.daemon.module` to `brew.spark.daemon`. The workers' Python must
 find brew without Spark's help. If it does not find pyspark, the zip files are used.

@@ -81,7 +81,7 @@ def spark_conf(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) 
     }
     if settings.master.startswith("local"):
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    if settings.local:
+    if settings.local and _SUBMITTED not in os.environ:  # a submit's packages may reach workers only with their tasks
         conf["spark.python.daemon.module"] = daemon.__name__
     return conf | dict(settings.conf)
 

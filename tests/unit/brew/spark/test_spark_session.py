@@ -148,13 +148,17 @@ def test_workers_without_an_installed_pyspark_import_the_copies(installed: Path,
     assert without_copies(path) == path
 
 
-def test_only_a_local_master_has_workers_that_find_our_daemon_and_a_setting_overrides_it(jvm_dir: str) -> None:
-    """Elsewhere Spark sends tasks our packages, after the daemon has started."""
+def test_only_a_local_master_has_workers_that_find_our_daemon_and_a_setting_overrides_it(
+    jvm_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere, and after spark-submit, tasks get our packages after the daemon has started."""
     name = "spark.python.daemon.module"
     confs = [{}, {}, {name: "mine"}]
     masters = ("local[2]", "local-cluster[1,1,1024]", "local[2]")
     found = [spark_conf(SparkSettings(at, jvm_dir, more)).get(name) for at, more in zip(masters, confs, strict=True)]
     assert found == ["brew.spark.daemon", None, "mine"]
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert name not in spark_conf(SparkSettings("local[2]", jvm_dir))
 
 
 def test_a_start_does_not_import_pandas_and_numpys_values_are_converted_still() -> None:
