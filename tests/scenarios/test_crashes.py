@@ -133,7 +133,7 @@ def test_a_worker_a_driver_and_a_jvm_that_die_alone_leave_nothing_behind(stage: 
     stage.create(orders=8_000)
     with stage.follow("--follow", *SMALL) as program:
         program.await_cycle()
-        max(program.processes_with("pyspark.daemon"), key=lambda process: process.create_time()).kill()
+        max(program.processes_with("pyspark.worker"), key=lambda process: process.create_time()).kill()
         before = stage.committed()
         stage.seed(8_000)  # a partition may have been drained before the look
         until(lambda: all((offset or 0) > (before[p] or 0) for p, offset in stage.committed().items()), "all go on", 30)

@@ -40,7 +40,7 @@ _EACH_TIME = {CONNECTOR: ("local[2]", "0.5", 8000), DIRECT: ("local[4]", "1", 20
 _MEETINGS = {"fenced", "ahead", "already-done", "offset-gap"}
 _START_S = 120.0
 _UNCAUGHT = "no transaction that the brokers know as open was caught in"
-_EXECUTOR, _DRIVER, _WORKER = "CoarseGrainedExecutorBackend", "SparkSubmit", "pyspark.daemon"
+_EXECUTOR, _DRIVER, _WORKER = "CoarseGrainedExecutorBackend", "SparkSubmit", "pyspark.worker"
 _LEASE_S, _LET_GO_S, _SLOTS = 3.0, 30.0, 2
 _LEASED = (*_LOCAL, "--lease", f"{_LEASE_S:g}", "--max-records-per-transaction", "200")
 leased = partial(CELLS, moment="open transaction", bound_s=20.0, limit_s=1200.0)
