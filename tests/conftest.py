@@ -44,6 +44,7 @@ _STDERR = pytest.StashKey[int]()
 # No test takes a third of it, on two cores with three workers. Hung tests have kept CI busy for 90 minutes.
 _LONGEST_S = 240.0
 _LONGEST_TEXT = 1_000
+_UNCLOSED = "| ResourceWarning: "
 
 
 class _FailuresAtOnce:
@@ -58,6 +59,10 @@ class _FailuresAtOnce:
             crash = getattr(report.longrepr, "reprcrash", None)
             terminal.ensure_newline()
             text = str(crash or report.longrepr)
+            if "ExceptionGroup" in text:  # pytest's sentence counts what was not closed, and names none of it
+                text += "".join(
+                    f"; {line.strip(' |')}" for line in report.longreprtext.splitlines() if _UNCLOSED in line
+                )
             if len(text) > _LONGEST_TEXT:  # Spark's errors tell the cause last
                 text = f"{text[: _LONGEST_TEXT // 2]} ... {text[-_LONGEST_TEXT // 2 :]}"
             line = f"{report.when} of {report.nodeid} failed: {text}"

@@ -63,3 +63,11 @@ def test_a_test_that_hangs_once_passes_in_its_second_try_where_one_is_asked_for(
     assert "RERUN test_it.py::test_hangs" in completed.stdout
     summary = completed.stdout.partition("first attempts that failed")[2]
     assert "test_it.py::test_hangs failed: worker 'gw0' crashed" in summary
+
+
+def test_what_a_test_left_open_is_named_in_its_line(tmp_path: Path) -> None:
+    """Several at once are an ExceptionGroup, whose text counts them only."""
+    unclosed = "def test_it():\n    for _ in range(2):\n        open('/dev/null')\n"
+    completed = ran(tmp_path, unclosed, "-W", "error")
+    line = next(line for line in completed.stdout.splitlines() if "call of test_it.py::test_it failed" in line)
+    assert line.count("ResourceWarning: unclosed file <_io.TextIOWrapper name='/dev/null'") == 2, completed.stdout
