@@ -87,7 +87,8 @@ def _sink(*, tuned: bool, json: str = "parse", kind: str = "spark", shuffle: boo
             *("--bootstrap", topics.bootstrap, "--input", topics.input, "--output", topics.output),
             *("--checkpoint", str(topics.home / "checkpoint"), "--json", json, "--sink", kind),
             *("--master", master, "--jvm-dir", str(JVM_DIR)),
-            *("--conf", f"{_JAVA_OPTIONS}={java}"),
+            # Options of the driver's JVM need Spark's launcher, which puts zip files on the workers' path.
+            *("--conf", f"{_JAVA_OPTIONS}={java}", "--conf", "spark.python.daemon.module=brew.spark.daemon"),
             *(["--follow"] if follow else []),
             *(["--shuffle"] if shuffle else []),
         ]

@@ -175,11 +175,14 @@ setup = setup_command(Part.SPARK, _TEXT, save_java_options)
 
 _RAISED = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)+(\S.*)")
 """A Python traceback within a Java error, and the line after it: the exception."""
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '[^'\n]+'")
+"""What ends Spark's daemon in a Python without pyspark, which prints no traceback, or an indented one."""
 
 
 def cause(error: Exception) -> str:
     """Return what a task's Python raised; else the innermost cause of a Java error, or the error's first line."""
-    if raised := _RAISED.findall(str(error)):
+    raised = [text for text in _RAISED.findall(str(error)) if not text.startswith("PYTHONPATH")]
+    if raised := raised or _NO_MODULE.findall(str(error)):
         other = f"; PYSPARK_PYTHON names Spark's Python, as in {sys.executable}, before Spark starts"
         return str(raised[-1])[:400] + (other if raised[-1].startswith("ModuleNotFoundError") else "")
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -32,7 +32,7 @@ from brew.jvm import dependencies
 from brew.jvm.dependencies import Part
 from brew.settings import Compilers, SparkSettings
 from brew.signals import interruptible
-from brew.spark import daemon, gateway
+from brew.spark import gateway
 from brew.spark.shipping import add_py_files
 
 CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
@@ -81,8 +81,6 @@ def spark_conf(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) 
     }
     if settings.master.startswith("local"):
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    if settings.local and _SUBMITTED not in os.environ:  # a submit's packages may reach workers only with their tasks
-        conf["spark.python.daemon.module"] = daemon.__name__
     return conf | dict(settings.conf)
 
 

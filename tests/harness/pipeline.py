@@ -335,9 +335,8 @@ def quick_jvms() -> dict[str, str]:
 
 
 def quick_executors() -> list[str]:
-    """Return options for executors of `local-cluster`: they map those classes, too, and share our workers' daemon."""
-    classes = f"spark.executor.extraClassPath={':'.join(map(str, jars(Part.SPARK, home())))}"
-    return ["--conf", classes, "--conf", "spark.python.daemon.module=brew.spark.daemon"]
+    """Return the options with which executors of `local-cluster` map those classes, too: the same class path."""
+    return ["--conf", f"spark.executor.extraClassPath={':'.join(map(str, jars(Part.SPARK, home())))}"]
 
 
 __all__ = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import urllib.request
 from collections import Counter
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyspark
 import pytest
 from aiokafka.partitioner import murmur2
 from harness.operate import json_of, pipeline
@@ -471,16 +469,6 @@ def test_a_sink_starts_sparks_python_in_the_background_once_for_an_application(
     thread.join(30)
     assert len(set(tracker.getJobIdsForGroup()) - before) == 1
     assert wake_workers() is None
-
-
-def test_pythons_workers_have_the_installed_pyspark_and_read_no_zip_file(make: Any) -> None:
-    """Spark's copy in a zip file is compiled by each of them."""
-    context = make("tasks").spark.sparkContext
-
-    def found(_row: object) -> list[str]:
-        return [pyspark.__file__, *(entry for entry in sys.path_importer_cache if entry.endswith((".zip", ".jar")))]
-
-    assert context.parallelize([0], 1).map(found).collect() == [[pyspark.__file__]]
 
 
 def test_a_sink_called_by_hand_says_what_to_call_instead(make: Any) -> None:

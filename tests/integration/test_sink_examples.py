@@ -46,7 +46,7 @@ def variables_for(stage: Stage, folder: Path, **variables: str) -> dict[str, str
 def submit(stage: Stage, folder: Path, example: str, **variables: str) -> None:
     submitted = Path(sys.executable).with_name("spark-submit")
     words = ["--master", "local[2]", "--driver-class-path", class_path(), "--conf", "spark.sql.shuffle.partitions=2"]
-    words += ["--conf", "spark.ui.enabled=false"]
+    words += ["--conf", "spark.ui.enabled=false", "--conf", "spark.python.daemon.module=brew.spark.daemon"]
     done = subprocess.run(
         [str(submitted), *words, f"examples/{example}"],
         cwd=ROOT,

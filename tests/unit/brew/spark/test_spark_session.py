@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -148,17 +149,19 @@ def test_workers_without_an_installed_pyspark_import_the_copies(installed: Path,
     assert without_copies(path) == path
 
 
-def test_only_a_local_master_has_workers_that_find_our_daemon_and_a_setting_overrides_it(
-    jvm_dir: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Elsewhere, and after spark-submit, tasks get our packages after the daemon has started."""
-    name = "spark.python.daemon.module"
-    confs = [{}, {}, {name: "mine"}]
-    masters = ("local[2]", "local-cluster[1,1,1024]", "local[2]")
-    found = [spark_conf(SparkSettings(at, jvm_dir, more)).get(name) for at, more in zip(masters, confs, strict=True)]
-    assert found == ["brew.spark.daemon", None, "mine"]
-    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    assert name not in spark_conf(SparkSettings("local[2]", jvm_dir))
+def test_our_daemon_runs_the_installed_one_and_leaves_brew_to_the_tasks(installed: Path) -> None:
+    """With the path that Spark's launcher gives it; tasks may bring another copy of brew."""
+    program = "def manager():\n    import sys\n    print(__file__, *(name for name in sys.modules if name == 'brew'))\n"
+    (installed / "pyspark/daemon.py").write_text(program)
+    copy = installed / "pyspark/python/lib/pyspark.zip"
+    with zipfile.ZipFile(copy, "w") as archive:
+        archive.writestr("pyspark/__init__.py", "")
+        archive.writestr("pyspark/daemon.py", program)
+    variables = {**os.environ, "PYTHONPATH": f"{copy}:{installed}:{Path(session.__file__).parents[2]}"}
+
+    words = [sys.executable, "-m", "brew.spark.daemon"]
+    done = subprocess.run(words, env=variables, cwd="/", capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == str(installed / "pyspark/daemon.py")
 
 
 def test_a_start_does_not_import_pandas_and_numpys_values_are_converted_still() -> None:
@@ -166,14 +169,22 @@ def test_a_start_does_not_import_pandas_and_numpys_values_are_converted_still() 
     program = """
 import sys
 import py4j.protocol
+from brew.settings import SparkSettings
 from brew.spark import session
 
 def converted(value):
     convert = (c.convert(value, None) for c in py4j.protocol.INPUT_CONVERTER if c.can_convert(value))
     return next(convert, None)
 
-session._ask_numpy_converters_less()
-session._ask_numpy_converters_less()
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+session.gateway.start = interrupted
+for _ in range(2):
+    try:
+        session.start_context(SparkSettings("local[2]", None))
+    except KeyboardInterrupt:
+        pass
 assert converted("text") is None and converted(True) is None
 assert "pandas" not in sys.modules
 import numpy
