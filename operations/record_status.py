@@ -30,34 +30,20 @@ class RecordWriter:
     marker_epoch: int | None = None
 
 
-class RecordStateFinder:
-    """Finds how a record's transaction ended, from raw batches in log order that begin with the one of ``offset``."""
-
-    def __init__(self, offset: int) -> None:
-        self._offset = offset
-        self._own: RawBatch | None = None
-        self._end: RawBatch | None = None
-
-    def add(self, batch: RawBatch) -> bool:
-        """Add a batch; return True once no later batch matters."""
-        if self._own is None and batch.base_offset <= self._offset <= batch.last_offset:
-            self._own = batch
-            return not batch.transactional
-        if self._own is not None and batch.control and batch.producer_id == self._own.producer_id:
-            self._end = batch
-            return True
-        return self._own is None and batch.base_offset > self._offset
-
-    def written(self) -> RecordWriter:
-        own, end = self._own, self._end
-        if own is None:
-            return RecordWriter(RecordState.UNKNOWN)
-        if not own.transactional:
-            return RecordWriter(RecordState.PLAIN, own.producer_id, own.producer_epoch)
-        if end is None:
-            return RecordWriter(RecordState.OPEN, own.producer_id, own.producer_epoch)
-        state = RecordState.COMMITTED if end.marker == "commit" else RecordState.ABORTED
-        return RecordWriter(state, own.producer_id, own.producer_epoch, end.base_offset, end.producer_epoch)
+def writer_of(offset: int, batches: Iterable[RawBatch]) -> RecordWriter:
+    """Return who wrote a record, from raw batches in log order from it on; reads no further than its marker."""
+    log = iter(batches)
+    own = next((batch for batch in log if batch.last_offset >= offset), None)
+    if own is None or own.base_offset > offset:
+        return RecordWriter(RecordState.UNKNOWN)
+    writer = (own.producer_id, own.producer_epoch)
+    if not own.transactional:
+        return RecordWriter(RecordState.PLAIN, *writer)
+    end = next((batch for batch in log if batch.control and batch.producer_id == own.producer_id), None)
+    if end is None:
+        return RecordWriter(RecordState.OPEN, *writer)
+    state = RecordState.COMMITTED if end.marker == "commit" else RecordState.ABORTED
+    return RecordWriter(state, *writer, end.base_offset, end.producer_epoch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from brew.record import Function, Record, apply
 from operations.dlq.dead_letter_reader import DeadLetter
 from operations.explain.verdict import Copy, DeliveryStatus, Order, OrderHistory, delivery_status, link_replays
 from operations.options import Report
-from operations.record_status import RecordState, RecordStateFinder, Spans, spans, visibility
+from operations.record_status import RecordState, Spans, spans, visibility, writer_of
 
 _ASK_S = 60.0
 
@@ -244,11 +244,9 @@ class OrderSearch:
 
     def _copy(self, role: str, topic: str, record: LogRecord) -> Copy:
         partition, offset = record.partition(), record.offset()
-        log, finder = self.logs(topic)[partition], RecordStateFinder(offset)
-        for batch, _ in self._transactions.raw.batches(topic, partition, offset, log.end, Deadline(_ASK_S)):
-            if finder.add(batch):
-                break
-        written = finder.written()
+        log = self.logs(topic)[partition]
+        batches = self._transactions.raw.batches(topic, partition, offset, log.end, Deadline(_ASK_S))
+        written = writer_of(offset, (batch for batch, _ in batches))
         source = None if role == "input" else SourcePosition.of(readable_headers(record))
         index = 0 if source is None else source.index
         return Copy(role, topic, partition, offset, written, visibility(offset, written, log), index=index)

@@ -34,7 +34,7 @@ from operations.explain.verdict import (
     link_replays,
 )
 from operations.options import table
-from operations.record_status import RecordState, RecordStateFinder, RecordWriter, Visibility, visibility
+from operations.record_status import RecordState, RecordWriter, Visibility, visibility, writer_of
 from pipeline.__main__ import cli
 
 
@@ -60,11 +60,7 @@ def wrote(state: str, *more: Any) -> RecordWriter:
     ],
 )
 def test_the_next_marker_of_its_producer_decides_a_records_fate(batches: list[RawBatch], written: Any) -> None:
-    finder = RecordStateFinder(11)
-    for one in batches:
-        if finder.add(one):
-            break
-    assert finder.written() == wrote(*written)
+    assert writer_of(11, batches) == wrote(*written)
 
 
 @pytest.mark.parametrize(
@@ -75,11 +71,13 @@ def test_the_next_marker_of_its_producer_decides_a_records_fate(batches: list[Ra
         (10, batch(10, 3, 7, 3, tx=False), True),
         (9, batch(10, 3, 7, 3), True),
         (13, batch(10, 3, 7, 3), False),
-        (10, marker(10, 7, "commit", 3), False),
+        (10, batch(10, 1, 7, 3), False),
     ],
 )
-def test_a_reader_of_batches_knows_when_it_has_seen_enough(offset: int, one: RawBatch, last: bool) -> None:
-    assert RecordStateFinder(offset).add(one) is last
+def test_no_more_of_the_log_is_read_than_decides(offset: int, one: RawBatch, last: bool) -> None:
+    log = iter([one, batch(13, 1, 8, 3)])
+    writer_of(offset, log)
+    assert bool(list(log)) is last
 
 
 WAITS = "not below the last stable offset 100: readers wait for an older open transaction"
