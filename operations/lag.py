@@ -6,9 +6,9 @@ import contextlib
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 from rich.console import Console, Group
@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from brew.cli import as_called, bootstrap_option, flag, plain_option, printable, repeatable, typed_option
-from brew.cluster import CoordinatorTransaction, OpenTransaction
+from brew.cluster import CoordinatorTransaction, OpenTransaction, RawBatch
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused, UsageError
@@ -30,7 +30,7 @@ from brew.names import READ_UNCOMMITTED, ExitCode, SinkTransactionalId, Transact
 from brew.offsets import Committed, LogOffsets
 from brew.sink.position import PositionMetadata
 from operations import options
-from operations.partition_state import PartitionSnapshot, Remaining, RemainingRecordsCounter, State, classify
+from operations.partition_state import PartitionSnapshot, Remaining, State, classify, remaining_records
 
 _T = TypeVar("_T")
 
@@ -157,25 +157,19 @@ class Observer:
         position, log = snapshot.position, snapshot.log
         if not 0 < log.last_stable - position <= self._exact or snapshot.outside:
             return snapshot.remaining
-        count = RemainingRecordsCounter(position, log.last_stable)
         until = min(log.end, log.last_stable + self._exact)  # markers may lie above the last stable offset
-        try:
-            for batch, _ in raw.batches(self._topic, snapshot.partition, position, until, deadline):
-                count.add(batch)
-                if count.settled:
-                    break
-        except BrewError as error:  # of one partition, or too many partitions for the time: the others' states stay
-            self._note(error)
-        return count.remaining()
+
+        def batches() -> Iterator[RawBatch]:
+            try:
+                for batch, _ in raw.batches(self._topic, snapshot.partition, position, until, deadline):
+                    yield batch
+            except BrewError as error:  # of one partition, or too many partitions for the time: the others' states stay
+                self._note(error)
+
+        return remaining_records(position, log.last_stable, batches())
 
     def close(self) -> None:
         self._reader.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
 
 
 def _plain(partition: int, log: LogOffsets, position: Committed | None) -> PartitionSnapshot:
@@ -246,7 +240,7 @@ def lag(
             "--watch runs until it is stopped, so it excludes --fail-on and --fail-older-than; leave it out, and set "
             "--interval to the time to observe"
         )
-    with Observer(options.connected(bootstrap), topic, group, exact) as observer:
+    with contextlib.closing(Observer(options.connected(bootstrap), topic, group, exact)) as observer:
         before = observer.snapshot(Deadline(_ASK_S))
         if (sink := sink_position(before)) is not None:
             if watch or fail_on or fail_older_than is not None:
@@ -362,7 +356,7 @@ def document_of(
 
 
 def _row(snapshot: PartitionSnapshot, before: PartitionSnapshot, now_ms: int) -> dict[str, Any]:
-    age_s, reason = snapshot.lag_s(now_ms), classify(before, snapshot, now_ms)
+    age_s, (state, why) = snapshot.lag_s(now_ms), classify(before, snapshot, now_ms)
     same = ("producer_id", "producer_epoch", "transactional_id", "first_offset")
     holders = [
         {name: getattr(holder, name) for name in same}
@@ -371,8 +365,8 @@ def _row(snapshot: PartitionSnapshot, before: PartitionSnapshot, now_ms: int) ->
     ]
     return {
         "partition": snapshot.partition,
-        "state": reason.state.value,
-        "why": as_called(reason.why),
+        "state": state.value,
+        "why": as_called(why),
         "committed": None if snapshot.committed is None else snapshot.committed.offset,
         "log_start": snapshot.log.first,
         "last_stable": snapshot.log.last_stable,

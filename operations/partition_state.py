@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from brew.cluster import ENDING, ONGOING, CoordinatorTransaction, OpenTransaction, RawBatch
@@ -22,48 +23,34 @@ class Remaining:
         return f"{self.records:,}" if self.exact else f"at most {self.records:,}"
 
 
-class RemainingRecordsCounter:
-    """Counts the visible records of `[start, until)` from raw batches in log order; markers may lie above ``until``."""
+def remaining_records(start: int, until: int, batches: Iterable[RawBatch]) -> Remaining:
+    """
+    Count the visible records of `[start, until)`, from raw batches in log order; markers may lie above ``until``.
 
-    def __init__(self, start: int, until: int) -> None:
-        self._start, self._until = start, until
-        self._visible = 0
-        self._pending: defaultdict[int, int] = defaultdict(int)
-        self._sparse = False
-        self._reached = start
-
-    def add(self, batch: RawBatch) -> None:
-        self._reached = batch.last_offset + 1
+    Reads no further than the count may change. Records without a marker, or not read, count as visible.
+    """
+    visible, reached, sparse = 0, start, False
+    pending: defaultdict[int, int] = defaultdict(int)
+    for batch in batches:
+        reached = batch.last_offset + 1
+        width = reached - batch.base_offset
+        inside = min(reached, until) - max(batch.base_offset, start)
         if batch.control:
-            count = self._pending.pop(batch.producer_id, 0)
-            if batch.marker == "commit":
-                self._visible += count
-        elif count := self._inside(batch):
-            if batch.transactional:
-                self._pending[batch.producer_id] += count
+            count = pending.pop(batch.producer_id, 0)
+            visible += count if batch.marker == "commit" else 0
+        elif inside > 0:
+            count = min(inside, batch.records)
+            # Compacted: the header does not say which records are left.
+            sparse |= inside < width and batch.records != width
+            if count and batch.transactional:
+                pending[batch.producer_id] += count
             else:
-                self._visible += count
-
-    def _inside(self, batch: RawBatch) -> int:
-        width = batch.last_offset - batch.base_offset + 1
-        inside = min(batch.last_offset, self._until - 1) - max(batch.base_offset, self._start) + 1
-        if inside <= 0:
-            return 0
-        if inside == width:
-            return batch.records
-        self._sparse |= batch.records != width  # compacted: the header does not say which records are left
-        return min(inside, batch.records)
-
-    @property
-    def settled(self) -> bool:
-        """True once no later batch can change the count."""
-        return self._reached >= self._until and not self._pending
-
-    def remaining(self) -> Remaining:
-        """Return the count so far; records without a marker, or not yet read, count as visible."""
-        unseen = max(0, self._until - max(self._reached, self._start))
-        count = self._visible + sum(self._pending.values()) + unseen
-        return Remaining(count, self.settled and not self._sparse)
+                visible += count
+        if reached >= until and not pending:
+            break
+    unseen = max(0, until - max(reached, start))
+    count = visible + sum(pending.values()) + unseen
+    return Remaining(count, exact=not (unseen or pending or sparse))
 
 
 class State(enum.StrEnum):
@@ -105,26 +92,20 @@ class PartitionSnapshot:
         return self.committed is not None and not self.log.first <= self.committed.offset <= self.log.end
 
 
-@dataclass(frozen=True, slots=True)
-class StateReason:
-    state: State
-    why: str
-
-
-def classify(before: PartitionSnapshot, now: PartitionSnapshot, now_ms: int) -> StateReason:
-    """Return the state by the first rule that matches."""
+def classify(before: PartitionSnapshot, now: PartitionSnapshot, now_ms: int) -> tuple[State, str]:
+    """Return the state by the first rule that matches, and the reason."""
     if outside := _outside(now):
-        return StateReason(State.STUCK, outside)
+        return State.STUCK, outside
     if now.committed is not None and now.position != before.position:
-        return StateReason(State.WORKING, f"the position moved by {now.position - before.position:+,}")
+        return State.WORKING, f"the position moved by {now.position - before.position:+,}"
     if now.remaining.records == 0:
         if now.log.last_stable < now.log.end:
             waiting = quantity(now.log.end - now.log.last_stable, "offset", ",")
-            return StateReason(State.BLOCKED, f"{waiting} behind {_describe_holders(now)}")
+            return State.BLOCKED, f"{waiting} behind {_describe_holders(now)}"
         if tail := now.log.end - now.position:
             left = quantity(tail, "offset", ",")
-            return StateReason(State.IDLE, f"only markers and aborted records are left ({left})")
-        return StateReason(State.IDLE, "at the end of the log")
+            return State.IDLE, f"only markers and aborted records are left ({left})"
+        return State.IDLE, "at the end of the log"
     return _behind(before, now, now_ms)
 
 
@@ -145,28 +126,28 @@ def _describe_holders(now: PartitionSnapshot) -> str:
     return f"{name} (producer {first.producer_id}, epoch {first.producer_epoch}{age}){more}"
 
 
-def _behind(before: PartitionSnapshot, now: PartitionSnapshot, now_ms: int) -> StateReason:
+def _behind(before: PartitionSnapshot, now: PartitionSnapshot, now_ms: int) -> tuple[State, str]:
     """Classify a partition with remaining records whose position did not move."""
     own = now.own
     if before.log.last_stable <= now.position and (own is None or not own.open):
         # A record is there for a moment before its transaction begins: nothing has waited for the whole time.
-        return StateReason(State.WORKING, "all that is left has become readable since the last snapshot")
+        return State.WORKING, "all that is left has become readable since the last snapshot"
     if own is None:
         if now.committed is None:
             why = "no committed offset, and no transaction of the pipeline is known: is it running under this group?"
-            return StateReason(State.STUCK, why)
-        return StateReason(State.STUCK, "no progress, and no transaction of the pipeline is known: is it running?")
+            return State.STUCK, why
+        return State.STUCK, "no progress, and no transaction of the pipeline is known: is it running?"
     age_s = own.age_s(now_ms)
     if own.state in ENDING:
-        return StateReason(State.WORKING, "its transaction is ending")
+        return State.WORKING, "its transaction is ending"
     if own.state == ONGOING and age_s is not None and age_s * 1000 <= own.timeout_ms:
-        return StateReason(State.WORKING, f"a transaction has been open for {age_s:.1f} s")
+        return State.WORKING, f"a transaction has been open for {age_s:.1f} s"
     if own.state == ONGOING:
         since = "" if age_s is None else f" for {age_s:.0f} s"
         why = f"its own transaction has been open{since}, longer than its timeout: run `brew doctor`"
-        return StateReason(State.STUCK, why)
+        return State.STUCK, why
     was = before.own
     if was is not None and (was.producer_id, was.producer_epoch) != (own.producer_id, own.producer_epoch):
         why = f"attempts begin (epoch {was.producer_epoch} to {own.producer_epoch}), but none commits"
-        return StateReason(State.FENCED, f"{why}: two runs fence each other, or every attempt fails")
-    return StateReason(State.STUCK, "no progress, and no transaction is open: is the pipeline running?")
+        return State.FENCED, f"{why}: two runs fence each other, or every attempt fails"
+    return State.STUCK, "no progress, and no transaction is open: is the pipeline running?"

@@ -132,10 +132,10 @@ class History:
         at_s, now = known[-1]
         # Snapshots may be further apart: after an outage, or with a long --interval.
         old_s, old = next((each for each in reversed(known) if at_s - each[0] >= _WINDOW_S), known[0])
-        reason = classify(old, now, self._flows[-1][1].now_ms)
-        if reason.state in _MOMENTARY and not now.outside and at_s - old_s < _WINDOW_S:
+        state, why = classify(old, now, self._flows[-1][1].now_ms)
+        if state in _MOMENTARY and not now.outside and at_s - old_s < _WINDOW_S:
             return LOOKING, f"no progress seen yet; after {_WINDOW_S:g} s the state is known"
-        return reason.state.value, reason.why
+        return state.value, why
 
 
 def _moved(before: PartitionSnapshot, after: PartitionSnapshot) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -225,7 +226,7 @@ def test_a_look_asks_for_the_first_record_once_as_long_as_the_position_stands_st
         return visible(self, topic, partition, offset, *more)
 
     monkeypatch.setattr(RawLogs, "visible", count_fetches)
-    with Observer(stage.connection, stage.names.input, stage.names.group, exact=100) as observer:
+    with closing(Observer(stage.connection, stage.names.input, stage.names.group, exact=100)) as observer:
         ages = [observer.snapshot(Deadline(20))[0].oldest_ms for _ in range(3)]
         assert (len(set(ages)), fetches) == (1, [(0, 0)])
         stage.drain_locally()
@@ -243,14 +244,14 @@ def test_a_partition_whose_attempts_end_each_other_is_fenced(stage: Stage) -> No
     stage.create(1, orders=5)
     transactional_id = str(TransactionalId(stage.names.group, stage.names.input, 0))
     fence(stage.connection, transactional_id, Deadline(20))
-    with Observer(stage.connection, stage.names.input, stage.names.group, exact=100) as observer:
+    with closing(Observer(stage.connection, stage.names.input, stage.names.group, exact=100)) as observer:
         (before,), (unchanged,) = observer.snapshot(Deadline(20)), observer.snapshot(Deadline(20))
         fence(stage.connection, transactional_id, Deadline(20))
         (after,) = observer.snapshot(Deadline(20))
     now_ms = int(time.time() * 1000)
-    assert classify(before, unchanged, now_ms).state is State.STUCK
-    classification = classify(unchanged, after, now_ms)
-    assert (classification.state, "two runs fence each other" in classification.why) == (State.FENCED, True)
+    assert classify(before, unchanged, now_ms)[0] is State.STUCK
+    state, why = classify(unchanged, after, now_ms)
+    assert (state, "two runs fence each other" in why) == (State.FENCED, True)
     assert after.remaining.records == 5
 
 

@@ -26,7 +26,7 @@ from brew.offsets import Committed, LogOffsets
 from brew.sink.position import BY_HAND
 from operations import lag
 from operations.lag import document_of, lag_table, late, sink_of, sink_position
-from operations.partition_state import PartitionSnapshot, Remaining, RemainingRecordsCounter, classify
+from operations.partition_state import PartitionSnapshot, Remaining, classify, remaining_records
 from pipeline.__main__ import cli
 
 NOW_MS = 1_000_000
@@ -77,25 +77,17 @@ SEVERAL = (data(0, 3), data(3, 2), data(5, 1, 8), marker(6, "commit"), marker(7,
 def test_only_records_that_a_reader_is_given_remain(
     start: int, until: int, batches: list[RawBatch], expected: Remaining
 ) -> None:
-    counter = RemainingRecordsCounter(start, until)
-    for batch in batches:
-        counter.add(batch)
-    assert counter.remaining() == expected
+    assert remaining_records(start, until, batches) == expected
 
 
 def test_what_was_not_looked_at_may_all_be_visible() -> None:
     """Behind the end nothing is left; a pending transaction is not settled."""
-    counter = RemainingRecordsCounter(5, 10)
-    assert counter.remaining() == Remaining(5, exact=False)
-    for batch in (plain(0, 5), data(5, 4)):
-        counter.add(batch)
-        assert counter.remaining() == Remaining(5, exact=False)
-    counter.add(plain(9, 3, producer=8))
-    assert (counter.settled, counter.remaining()) == (False, Remaining(5, exact=False))
-    counter.add(marker(12, "commit"))
-    assert (counter.settled, counter.remaining()) == (True, Remaining(5))
-    counter.add(plain(13, 2))
-    assert counter.remaining() == Remaining(5)
+    log = [plain(0, 5), data(5, 4), plain(9, 3, producer=8), marker(12, "commit"), plain(13, 2)]
+    counts = [remaining_records(5, 10, log[:count]) for count in range(len(log) + 1)]
+    assert counts == [Remaining(5, exact=False)] * 4 + [Remaining(5)] * 2
+    rest = iter(log)
+    remaining_records(5, 10, rest)
+    assert list(rest) == log[4:]  # once settled, no more is read
     assert [str(Remaining(1234)), str(Remaining(1234, exact=False))] == ["1,234", "at most 1,234"]
 
 
@@ -182,8 +174,7 @@ def test_a_partition_is_doing_what_two_looks_tell(
     before: PartitionSnapshot, now: PartitionSnapshot, state: str, why: str
 ) -> None:
     """The first rule that fits decides."""
-    status = classify(before, now, NOW_MS)
-    assert (status.state, status.why) == (state, why)
+    assert classify(before, now, NOW_MS) == (state, why)
 
 
 def test_what_could_not_be_read_once_is_not_told_of_a_later_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,9 +323,9 @@ def test_an_alarm_goes_by_what_was_asked_for(
     seen: PartitionSnapshot, words: list[str], code: ExitCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sink's position has no lag, so an alarm on it would never sound."""
-    observer = SimpleNamespace(snapshot=lambda _: [seen], unavailable=None, leaderless=[])
+    observer = SimpleNamespace(snapshot=lambda _: [seen], unavailable=None, leaderless=[], close=Mock())
     monkeypatch.setattr(lag.options, "connected", lambda _: None)
-    monkeypatch.setattr(lag, "Observer", lambda *_: nullcontext(observer))
+    monkeypatch.setattr(lag, "Observer", lambda *_: observer)
     assert exit_code_of(cli, "brew", ["lag", "--interval", "0.1", *words]) == code
 
 
