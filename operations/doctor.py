@@ -34,11 +34,11 @@ from brew.kafka.transactions_admin import (
 )
 from brew.names import ExitCode, quantity
 from operations import hanging_transactions as hanging
-from operations.hanging_transactions import UNHEALTHY, AgeLimits, Diagnosis, Kind, aborted_by_fence
+from operations.hanging_transactions import LONGEST_MS, UNHEALTHY, Diagnosis, Kind, aborted_by_fence
 from operations.options import advice, advised, checked_topics, connected, json_option, print_json, show
 
 _LOOK_S = 0.05
-_LONGEST, _LONGEST_MS = "transaction.max.timeout.ms", 900_000  # Kafka's default
+_LONGEST = "transaction.max.timeout.ms"
 _NAMED, _PANEL_EDGES, _ENDING_END_S, _ASK_S = 5, 6, 30.0, 60.0
 _OLDER_THAN_S = 60.0
 ENDED = "aborted"
@@ -87,7 +87,7 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
         longest = sys.maxsize  # what no coordinator reports may be in that partition, and then a marker would tear it
     groups_there: Mapping[str, Mapping[Place, int]] = {}
     with open_transactions_admin(connection, deadline) as transactions:
-        found, refused = _diagnosed(transactions, held_back, AgeLimits(scope.older_than_s, longest))
+        found, refused = _diagnosed(transactions, held_back, scope.older_than_s, longest)
         for place, why in refused.items():
             lacks = denied(why, connection.user, {"topic": place[0]}, connection.source)
             unread[place] = f"{why}; {lacks}" if lacks else why
@@ -112,8 +112,8 @@ def _longest_timeout(settings: Mapping[str, str] | Unknown) -> tuple[int, list[s
     if not isinstance(settings, Unknown) and _LONGEST in settings:
         return int(settings[_LONGEST]), []
     reason = settings.reason if isinstance(settings, Unknown) else "not among the broker's settings"
-    assumed = f"Kafka's default of {_LONGEST_MS / 1000:g} s is assumed to tell whether a transaction is hanging"
-    return _LONGEST_MS, [f"{_LONGEST} of the brokers: {reason}; {assumed}"]
+    assumed = f"Kafka's default of {LONGEST_MS / 1000:g} s is assumed to tell whether a transaction is hanging"
+    return LONGEST_MS, [f"{_LONGEST} of the brokers: {reason}; {assumed}"]
 
 
 def _groups_to_ask(names: Collection[str], cases: Iterable[Diagnosis], most_groups: int) -> tuple[list[str], list[str]]:
@@ -138,14 +138,14 @@ def _within(case: Diagnosis, scope: Scope) -> bool:
 
 
 def _diagnosed(
-    transactions: TransactionsAdmin, held_back: list[Place], age_limits: AgeLimits
+    transactions: TransactionsAdmin, held_back: list[Place], older_than_s: float, longest_ms: int
 ) -> tuple[list[Diagnosis], dict[Place, str]]:
     """Ask leaders, coordinators, and leaders again about hanging ones; also return the partitions that were refused."""
     held, refused = _held(transactions, held_back)
     known = {transaction.transactional_id: transaction for transaction in transactions.ongoing()}
     by_producer = transactions.of_producers(transaction.producer_id for transaction in held)
     known |= {transaction.transactional_id: transaction for transaction in by_producer}
-    cases = hanging.diagnose(held, known.values(), age_limits, int(time.time() * 1000))
+    cases = hanging.diagnose(held, known.values(), older_than_s, int(time.time() * 1000), longest_ms)
     asked = [place for place in held_back if place not in refused]
     return hanging.confirm_hanging(cases, transactions.held(asked) if asked else []), refused
 
@@ -224,17 +224,7 @@ def row(case: Diagnosis, snapshot: TransactionsSnapshot, bootstrap: str) -> dict
         "timeout_s": None if known is None else known.timeout_ms / 1000,
         "pipeline": pipeline,
         "sink": sink and {"name": sink.name, "position_topic": sink.topic},
-        "holds": [
-            {
-                "topic": partition.held.topic,
-                "partition": partition.held.partition,
-                "from_offset": partition.held.first_offset,
-                "offsets_waiting": partition.offsets,
-                "groups_at_it": partition.blocked_groups,
-                "groups_on_the_way": partition.approaching_groups,
-            }
-            for partition in hanging.blocked_partitions(case, snapshot.bounds, snapshot.groups)
-        ],
+        "holds": hanging.blocked_partitions(case, snapshot.bounds, snapshot.groups),
         "read_again": hanging.reprocessed_after_abort(case, snapshot.groups),
         "ends_by": "fence" if fenced else "marker",
         "commands": [] if fenced else [hanging.kafka_abort_command(bootstrap, hold) for hold in case.holds],

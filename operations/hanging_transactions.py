@@ -7,10 +7,13 @@ import enum
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from brew.cluster import ENDED, ENDING, CoordinatorTransaction, PartitionTransaction, Place, ReadBounds
 from brew.names import SinkTransactionalId, TransactionalId
 
+LONGEST_MS = 900_000
+"""Kafka's default of the brokers' maximum transaction timeout."""
 _SLACK_MS = 5 * 60 * 1000  # what Kafka's own tool adds to the maximum transaction timeout
 
 
@@ -27,14 +30,6 @@ UNHEALTHY = frozenset({Kind.LINGERING, Kind.HANGING})
 _COORDINATED = frozenset({Kind.OPEN, Kind.LINGERING})
 """Kinds that are open at their coordinator."""
 _ORDER = (Kind.HANGING, Kind.LINGERING, Kind.UNKNOWN, Kind.OPEN)
-
-
-@dataclass(frozen=True, slots=True)
-class AgeLimits:
-    """``older_than_s`` makes a transaction lingering; ``longest_ms`` is the brokers' maximum timeout."""
-
-    older_than_s: float
-    longest_ms: int = 900_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +83,14 @@ class Diagnosis:
 
 
 def diagnose(
-    held: Iterable[PartitionTransaction], known: Iterable[CoordinatorTransaction], age_limits: AgeLimits, now_ms: int
+    held: Iterable[PartitionTransaction],
+    known: Iterable[CoordinatorTransaction],
+    older_than_s: float,
+    now_ms: int,
+    longest_ms: int = LONGEST_MS,
 ) -> list[Diagnosis]:
     """
-    Return the open transactions, unhealthy ones first.
+    Return the open transactions, unhealthy ones first; ``longest_ms``: the brokers' maximum timeout.
 
     ``held`` must be read from the leaders before ``known`` is read from the coordinators. A coordinator reports a
     transaction as ended only once all markers are written, so what a leader held before that is hanging (KIP-664).
@@ -105,12 +104,12 @@ def diagnose(
     for (producer_id, epoch, orphaned), holds in groups.items():
         owner = owners.get(producer_id)
         if owner is None or orphaned:
-            cases.append(_without_coordinator(producer_id, epoch, tuple(sorted(holds)), owner, age_limits, now_ms))
+            cases.append(_without_coordinator(producer_id, epoch, tuple(sorted(holds)), owner, longest_ms, now_ms))
         else:
-            cases.append(_coordinated(owner, tuple(sorted(holds)), age_limits, now_ms))
+            cases.append(_coordinated(owner, tuple(sorted(holds)), older_than_s, now_ms))
     ongoing = {case.producer_id for case in cases if case.kind in _COORDINATED}
     others = (one for one in owners.values() if one.open and one.producer_id not in ongoing)
-    cases += [_coordinated(transaction, (), age_limits, now_ms) for transaction in others]
+    cases += [_coordinated(transaction, (), older_than_s, now_ms) for transaction in others]
     return sorted(cases, key=lambda case: (_ORDER.index(case.kind), -(case.age_s or 0), case.producer_id))
 
 
@@ -128,7 +127,7 @@ def _without_coordinator(
     epoch: int,
     holds: tuple[PartitionTransaction, ...],
     owner: CoordinatorTransaction | None,
-    age_limits: AgeLimits,
+    longest_ms: int,
     now_ms: int,
 ) -> Diagnosis:
     if owner is not None:
@@ -136,7 +135,7 @@ def _without_coordinator(
         why = f"its coordinator has no such open transaction ({state}): no timeout ends it"
         return Diagnosis(Kind.HANGING, why, producer_id, epoch, holds, owner)
     idle_ms = now_ms - max(hold.last_ms for hold in holds)
-    if idle_ms > age_limits.longest_ms + _SLACK_MS:
+    if idle_ms > longest_ms + _SLACK_MS:
         last = f"its last record is {idle_ms / 1000:.0f} s old"
         why = f"no coordinator knows the producer, and {last}: no timeout ends it"
         return Diagnosis(Kind.HANGING, why, producer_id, epoch, holds)
@@ -145,7 +144,7 @@ def _without_coordinator(
 
 
 def _coordinated(
-    owner: CoordinatorTransaction, holds: tuple[PartitionTransaction, ...], age_limits: AgeLimits, now_ms: int
+    owner: CoordinatorTransaction, holds: tuple[PartitionTransaction, ...], older_than_s: float, now_ms: int
 ) -> Diagnosis:
     age_s = owner.age_s(now_ms)
     kind, why = Kind.OPEN, "within its timeout"
@@ -153,10 +152,10 @@ def _coordinated(
         why = f"{owner.state}: its markers are being written"
     elif age_s is not None and age_s * 1000 > owner.timeout_ms:
         kind, why = Kind.LINGERING, f"open for longer than its timeout of {owner.timeout_ms / 1000:g} s"
-    elif age_s is not None and age_s > age_limits.older_than_s:
+    elif age_s is not None and age_s > older_than_s:
         ends_s = owner.timeout_ms / 1000 - age_s
         kind = Kind.LINGERING
-        why = f"open for longer than {age_limits.older_than_s:g} s; its timeout ends it in {ends_s:.0f} s"
+        why = f"open for longer than {older_than_s:g} s; its timeout ends it in {ends_s:.0f} s"
     return Diagnosis(kind, why, owner.producer_id, owner.producer_epoch, holds, owner, age_s)
 
 
@@ -170,19 +169,10 @@ def _identity(held: PartitionTransaction) -> tuple[Place, int, int, int]:
     return held.place, held.first_offset, held.producer_id, held.producer_epoch
 
 
-@dataclass(frozen=True, slots=True)
-class BlockedPartition:
-    """Offsets and groups held up by a transaction in one partition: groups that wait, and groups that will."""
-
-    held: PartitionTransaction
-    offsets: int
-    blocked_groups: tuple[str, ...] = ()
-    approaching_groups: tuple[str, ...] = ()
-
-
 def blocked_partitions(
     case: Diagnosis, bounds: Mapping[Place, ReadBounds], groups: Mapping[str, Mapping[Place, int]]
-) -> list[BlockedPartition]:
+) -> list[dict[str, Any]]:
+    """Return the partitions that a transaction holds back, with the groups that wait there, and those that will."""
     blocked = []
     for held in case.holds:
         bound = bounds.get(held.place, ReadBounds(held.first_offset, held.first_offset))
@@ -192,9 +182,16 @@ def blocked_partitions(
             # A sink's own group commits the id of its next batch, not an offset of this partition.
             if held.place in offsets and case.position != (name, held.place)
         }
-        at_it = tuple(name for name, offset in positions.items() if offset >= held.first_offset)
-        behind = tuple(name for name, offset in positions.items() if offset < held.first_offset)
-        blocked.append(BlockedPartition(held, max(0, bound.end - held.first_offset), at_it, behind))
+        blocked.append(
+            {
+                "topic": held.topic,
+                "partition": held.partition,
+                "from_offset": held.first_offset,
+                "offsets_waiting": max(0, bound.end - held.first_offset),
+                "groups_at_it": [name for name, offset in positions.items() if offset >= held.first_offset],
+                "groups_on_the_way": [name for name, offset in positions.items() if offset < held.first_offset],
+            }
+        )
     return blocked
 
 

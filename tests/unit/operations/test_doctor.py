@@ -33,12 +33,12 @@ from brew.errors import DeadlineExceeded, Fatal
 from brew.kafka import transactions_admin
 from brew.names import ExitCode, SinkTransactionalId, TransactionalId
 from operations import doctor, hanging_transactions
-from operations.hanging_transactions import AgeLimits, Diagnosis, Kind, diagnose, select_to_abort
+from operations.hanging_transactions import Diagnosis, Kind, diagnose, select_to_abort
 from operations.ui import page
 from pipeline.__main__ import cli
 
 NOW_MS = 10_000_000
-AGE_LIMITS = AgeLimits(older_than_s=60)
+OLDER_THAN_S = 60
 HELD = PartitionTransaction("out", 2, 90, 7, 3, NOW_MS - 1000)
 
 
@@ -89,7 +89,7 @@ def test_what_a_leader_holds_is_judged_by_its_coordinator(
     held: PartitionTransaction, owner: CoordinatorTransaction | None, kind: str, why: str
 ) -> None:
     """Hanging is what the coordinator has ended, or never knew; only what it has open has an age."""
-    cases = diagnose([held], [owner] if owner else [], AGE_LIMITS, NOW_MS)
+    cases = diagnose([held], [owner] if owner else [], OLDER_THAN_S, NOW_MS)
     (case,) = [one for one in cases if one.producer_id == held.producer_id and one.holds]
     assert (case.kind, case.why, case.holds) == (kind, why, (held,))
     assert case.producer_epoch == (owner.producer_epoch if kind == "open" and owner else 3)
@@ -103,7 +103,7 @@ def test_partitions_of_one_transaction_make_one_case_and_the_sick_come_first() -
     orphan = PartitionTransaction("out", 3, 5, 9, 0, NOW_MS)
     owner = known(places=frozenset({("out", 1), ("out", 2)}))
     ended = known("Empty", transactional_id="x", producer_id=9)
-    cases = diagnose([HELD, other, orphan], [owner, ended], AGE_LIMITS, NOW_MS)
+    cases = diagnose([HELD, other, orphan], [owner, ended], OLDER_THAN_S, NOW_MS)
     assert [(one.kind, one.holds) for one in cases] == [(Kind.HANGING, (orphan,)), (Kind.OPEN, (other, HELD))]
 
 
@@ -112,7 +112,7 @@ def test_cases_are_told_worst_first_then_oldest_first() -> None:
     ages = {3: 70, 4: 90, 5: 0.5, 6: 0.5}
     owners = [known("Empty", producer_id=1), *(known(producer_id=p, age_s=age_s) for p, age_s in ages.items())]
     owners.append(known(producer_id=7, began_ms=None))
-    order = [(one.kind.value, one.producer_id) for one in diagnose(held[::-1], owners, AGE_LIMITS, NOW_MS)]
+    order = [(one.kind.value, one.producer_id) for one in diagnose(held[::-1], owners, OLDER_THAN_S, NOW_MS)]
     assert order[:4] == [("hanging", 1), ("lingering", 4), ("lingering", 3), ("unknown", 2)]
     assert order[4:] == [("open", 5), ("open", 6), ("open", 7)]
 
@@ -120,17 +120,17 @@ def test_cases_are_told_worst_first_then_oldest_first() -> None:
 def test_the_newest_record_of_a_transaction_says_whether_it_may_still_live() -> None:
     """In whichever partition it lies; one that holds nothing back yet is told too, as pending offsets can wait."""
     old, young = replace(HELD, last_ms=0), replace(HELD, partition=3)
-    (case,) = diagnose([old, young], [], AGE_LIMITS, NOW_MS)
+    (case,) = diagnose([old, young], [], OLDER_THAN_S, NOW_MS)
     assert (case.kind, case.holds) == (Kind.UNKNOWN, (old, young))
-    (case,) = diagnose([], [known(age_s=70)], AGE_LIMITS, NOW_MS)
+    (case,) = diagnose([], [known(age_s=70)], OLDER_THAN_S, NOW_MS)
     assert (case.kind, case.holds, case.transactional_id) == (Kind.LINGERING, (), "g:in:2")
-    assert diagnose([], [known("CompleteAbort")], AGE_LIMITS, NOW_MS) == []
+    assert diagnose([], [known("CompleteAbort")], OLDER_THAN_S, NOW_MS) == []
 
 
 def test_an_id_that_goes_on_elsewhere_is_a_case_of_its_own() -> None:
     """What hangs under its older epoch is another one."""
     newer = known(producer_epoch=4)
-    hanging, ongoing = diagnose([HELD], [newer], AGE_LIMITS, NOW_MS)
+    hanging, ongoing = diagnose([HELD], [newer], OLDER_THAN_S, NOW_MS)
     assert (hanging.kind, hanging.holds, hanging.names) == (Kind.HANGING, (HELD,), ("out/2/7",))
     assert (ongoing.kind, ongoing.holds, ongoing.producer_epoch) == (Kind.OPEN, (), 4)
     assert ongoing.names == ("g:in:2",)
@@ -167,14 +167,14 @@ def test_who_waits_is_told_by_where_groups_stand() -> None:
     groups = {"b": {("out", 2): 90}, "a": {("out", 2): 91}, "c": {("out", 2): 89}, "other": {("out", 1): 99}}
     two = case(Kind.OPEN, known(), HELD, replace(HELD, partition=3))
     first, second = hanging_transactions.blocked_partitions(two, {("out", 2): ReadBounds(90, 91)}, groups)
-    assert (first.held, first.offsets, first.blocked_groups, first.approaching_groups) == (HELD, 1, ("a", "b"), ("c",))
-    assert (second.offsets, second.blocked_groups, second.approaching_groups) == (0, (), ())
+    assert list(first.values()) == ["out", 2, 90, 1, ["a", "b"], ["c"]]
+    assert list(second.values()) == ["out", 3, 90, 0, [], []]
     (behind,) = hanging_transactions.blocked_partitions(case(), {("out", 2): ReadBounds(80, 80)}, {})
-    assert behind.offsets == 0
+    assert behind["offsets_waiting"] == 0
     sink = case(Kind.OPEN, named("revenue:out:sink"), replace(HELD, partition=0))
     groups = {"ledger": {("out", 0): 90}, "revenue": {("out", 0): 4}}
     (entry,) = hanging_transactions.blocked_partitions(sink, {("out", 0): ReadBounds(90, 130)}, groups)
-    assert (entry.blocked_groups, entry.approaching_groups) == (("ledger",), ()), "a sink's own group waits for nothing"
+    assert (entry["groups_at_it"], entry["groups_on_the_way"]) == (["ledger"], []), "a sink's own group never waits"
 
 
 def test_what_is_ended_is_named_or_sick_and_not_within_its_own_time_out() -> None:
@@ -185,7 +185,7 @@ def test_what_is_ended_is_named_or_sick_and_not_within_its_own_time_out() -> Non
     assert select_to_abort([unknown], ["out/2/7"], everything=False) == [unknown]
     assert hanging_transactions.unmatched([open_one], ["g:in:2", "g:in:3"]) == ["g:in:3"]
     healthy, young, at_its_end, overdue = (
-        diagnose([HELD], [known(age_s=age_s, timeout_s=900)], AGE_LIMITS, NOW_MS) for age_s in (59, 61, 900, 900.1)
+        diagnose([HELD], [known(age_s=age_s, timeout_s=900)], OLDER_THAN_S, NOW_MS) for age_s in (59, 61, 900, 900.1)
     )
     assert [one.kind for one in young] == [Kind.LINGERING]
     assert select_to_abort([*young, *at_its_end, *overdue], [], everything=True) == overdue
@@ -455,7 +455,7 @@ def test_what_could_not_be_judged_is_not_called_healthy(
 
 def test_a_command_to_run_next_can_be_copied_whatever_the_names_are(capsys: pytest.CaptureFixture[str]) -> None:
     """A transactional id, or a group, may hold anything: spaces, or what a shell would run."""
-    (case,) = diagnose([HELD], [named("a b; ls")], AGE_LIMITS, NOW_MS)
+    (case,) = diagnose([HELD], [named("a b; ls")], OLDER_THAN_S, NOW_MS)
     doctor._advise([case], [])
     assert "--transaction 'a b; ls'`" in " ".join(capsys.readouterr().out.split())
     view: Any = SimpleNamespace(names=SimpleNamespace(bootstrap="k:1", input="in", group="a b; ls"))
