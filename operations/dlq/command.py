@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -67,42 +68,35 @@ _NO_PERIOD = "unknown"
 _MOST_LINES = 100
 
 
-@dataclass(slots=True)
-class _Count:
-    letters: int = 0
-    replayed: int = 0
-    oldest: int = 0
-    newest: int = 0
+def counts_document(topic: str, letters: Iterable[tuple[DeadLetter, bool]], period: str = "none") -> dict[str, Any]:
+    """
+    Count dead letters by reason, partition, and period of the input record's timestamp (`none`: no periods).
+
+    ``letters``: each with whether it was replayed.
+    """
+    counts: defaultdict[tuple[str, int, str], Counter[str]] = defaultdict(Counter)
+    times: dict[tuple[str, int, str], tuple[int, int]] = {}
+    for letter, replayed in letters:
+        place = (letter.reason, letter.partition, _period(letter.timestamp, period))
+        counts[place].update(letters=1, replayed=int(replayed), waiting=int(not replayed))
+        if record_time(letter.timestamp) is not None:
+            oldest, newest = times.get(place, (letter.timestamp, letter.timestamp))
+            times[place] = min(oldest, letter.timestamp), max(newest, letter.timestamp)
+    rows: list[dict[str, Any]] = []
+    for place, count in sorted(counts.items()):
+        reason, partition, when = place
+        first, last = map(record_time, times.get(place, (-1, -1)))
+        timed = {"time": when} if when else {}
+        rows.append({"reason": reason, "partition": partition, **timed, **count, "oldest": first, "newest": last})
+    totals = {name: sum(row[name] for row in rows) for name in ("letters", "replayed", "waiting")}
+    return {"topic": topic, **totals, "rows": rows}
 
 
-@dataclass
-class DeadLetterCounts:
-    """Counts of dead letters by reason, partition, and period of the input record's timestamp (`none`: no periods)."""
-
-    period: str = "none"
-    _counts: dict[tuple[str, int, str], _Count] = field(default_factory=dict)
-
-    def add(self, letter: DeadLetter, *, replayed: bool) -> None:
-        form = _PERIODS.get(self.period)
-        moment = utc(letter.timestamp) if record_time(letter.timestamp) is not None else None
-        when = "" if form is None else _NO_PERIOD if moment is None else moment.strftime(form)
-        place = (letter.reason, letter.partition, when)
-        count = self._counts.setdefault(place, _Count(oldest=letter.timestamp, newest=letter.timestamp))
-        count.letters += 1
-        count.replayed += replayed
-        times = [ms for ms in (count.oldest, count.newest, letter.timestamp) if record_time(ms) is not None]
-        count.oldest, count.newest = min(times, default=count.oldest), max(times, default=count.newest)
-
-    def document(self, topic: str) -> dict[str, Any]:
-        rows: list[dict[str, Any]] = [
-            {"reason": reason, "partition": partition}
-            | ({"time": when} if when else {})
-            | {"letters": count.letters, "replayed": count.replayed, "waiting": count.letters - count.replayed}
-            | {"oldest": record_time(count.oldest), "newest": record_time(count.newest)}
-            for (reason, partition, when), count in sorted(self._counts.items())
-        ]
-        totals = {name: sum(row[name] for row in rows) for name in ("letters", "replayed", "waiting")}
-        return {"topic": topic, **totals, "rows": rows}
+def _period(timestamp: int, period: str) -> str:
+    if (form := _PERIODS.get(period)) is None:
+        return ""
+    moment = None if record_time(timestamp) is None else utc(timestamp)
+    return _NO_PERIOD if moment is None else moment.strftime(form)
 
 
 def counts_table(document: dict[str, Any]) -> Table:
@@ -258,14 +252,15 @@ def list_command(
     """
     choice = replace(_choice(**chosen), topic=None if topic is None else checked_topic(topic, "--input"))
     place = open_dead_letter_topics(connection(bootstrap), dead_letter)
-    counts = DeadLetterCounts(per)
-    marks: dict[int, set[int]] = {}  # only of partitions that have such letters: a replay log may be long
+
+    @cache  # only of partitions that have such letters: a replay log may be long
+    def replayed(partition: int) -> set[int]:
+        return place.replay_log(partition).offsets
+
     letters = place.letters(place.partitions(choice.partitions), choice.start, choice.until)
-    for letter in filter(choice.matches, chain.from_iterable(letters)):
-        if letter.partition not in marks:
-            marks[letter.partition] = place.replay_log(letter.partition).offsets
-        counts.add(letter, replayed=letter.offset in marks[letter.partition])
-    _show(counts.document(dead_letter), counts_table, as_json=as_json)
+    wanted = filter(choice.matches, chain.from_iterable(letters))
+    counted = ((letter, letter.offset in replayed(letter.partition)) for letter in wanted)
+    _show(counts_document(dead_letter, counted, per), counts_table, as_json=as_json)
 
 
 @dlq.command("inspect")

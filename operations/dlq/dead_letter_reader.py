@@ -92,20 +92,17 @@ class DeadLetter:
     @property
     def omitted(self) -> bool:
         """True if the value was too large for a dead letter and exists only on the input."""
-        return self._has(ERROR_OMITTED)
+        return ERROR_OMITTED in dict(self.error_headers)
 
     @property
     def headers_omitted(self) -> bool:
         """True if the record's own headers were too large for a dead letter and exist only on the input."""
-        return self._has(ERROR_OMITTED_HEADERS)
+        return ERROR_OMITTED_HEADERS in dict(self.error_headers)
 
     @property
     def error_headers(self) -> list[tuple[str, bytes | None]]:
         """The last block of error and source headers."""
         return list(self.headers[len(self.own_headers) :])
-
-    def _has(self, header: str) -> bool:
-        return any(name == header for name, _ in self.error_headers)
 
     def is_letter_of(self, value: bytes | None, headers: Headers) -> bool:
         """Return whether a record has the value and headers that this letter kept, and the size of those omitted."""
@@ -179,11 +176,6 @@ class _OpenTransaction(Retriable):
 def replay_log_key(topic_id: str, offset: int) -> bytes:
     """Return the key, which includes the topic id: a recreated topic has different dead letters at the same offsets."""
     return f"{topic_id}/{offset}".encode()
-
-
-def replay_log_value(group: str, source: str, partition: int, count: int) -> bytes:
-    """Return the value, for people: the replaying group, the target partition (-1: by key), and the replay count."""
-    return orjson.dumps({"group": group, "to": source, "partition": partition, "count": count})
 
 
 def _group_in(content: bytes) -> str | None:

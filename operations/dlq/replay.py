@@ -16,6 +16,8 @@ from subprocess import PIPE, Popen, TimeoutExpired
 from tempfile import TemporaryFile
 from typing import IO, Self, cast
 
+import orjson
+
 from brew.deadline import Deadline
 from brew.errors import Fenced, Refused, UsageError
 from brew.fault_injection import die
@@ -30,7 +32,6 @@ from operations.dlq.dead_letter_reader import (
     DeadLetterTopics,
     record_size,
     replay_log_key,
-    replay_log_value,
 )
 
 BY_KEY = -1
@@ -308,8 +309,9 @@ class _Partition:
                 letter = record.letter
                 queue(kafka, deadline, target, record.value, letter.key, record.partition, headers=record.headers)
                 key = replay_log_key(self._replay_log.dead_letter_id, letter.offset)
-                entry = replay_log_value(group, target, record.partition, letter.replays + 1)
-                queue(kafka, deadline, self._replay_log.topic, entry, key, self._partition)
+                # For people; partition -1: chosen by key.
+                entry = {"group": group, "to": target, "partition": record.partition, "count": letter.replays + 1}
+                queue(kafka, deadline, self._replay_log.topic, orjson.dumps(entry), key, self._partition)
 
     def _decide(self, letter: DeadLetter) -> Replayed:
         settings = self._settings

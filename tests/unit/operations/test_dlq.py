@@ -43,7 +43,7 @@ from brew.signals import Stopped
 from downstream.virtual import call as caller
 from operations.dlq import command, dead_letter_reader
 from operations.dlq import replay as replaying
-from operations.dlq.command import DeadLetterCounts, report_document, summary
+from operations.dlq.command import counts_document, report_document, summary
 from operations.dlq.dead_letter_reader import (
     DeadLetter,
     DeadLetterFilter,
@@ -236,11 +236,9 @@ def test_an_edit_need_not_read_its_input_nor_end_when_it_has_written() -> None:
 
 
 def test_letters_are_counted_by_reason_partition_and_time_and_a_report_by_what_stays() -> None:
-    counts = DeadLetterCounts("hour")
-    counts.add(LETTER, replayed=True)
-    counts.add(replace(LETTER, timestamp=LETTER.timestamp + 3_600_000), replayed=False)
-    counts.add(replace(LETTER, timestamp=2**62), replayed=False)  # a time that no calendar has
-    document = counts.document("dead")
+    later = replace(LETTER, timestamp=LETTER.timestamp + 3_600_000)
+    nowhen = replace(LETTER, timestamp=2**62)  # a time that no calendar has
+    document = counts_document("dead", [(LETTER, True), (later, False), (nowhen, False)], "hour")
     assert (document["letters"], document["replayed"], document["waiting"], len(document["rows"])) == (3, 1, 2, 3)
     assert "2023-11-14T22:00Z" in [row["time"] for row in document["rows"]]
     done = [RULES.replay_record("dead", LETTER, b"y"), SkippedDeadLetter(LETTER, SkipReason.TOO_OFTEN, "x")]
@@ -250,18 +248,17 @@ def test_letters_are_counted_by_reason_partition_and_time_and_a_report_by_what_s
 
 def test_a_time_that_a_letter_has_not_is_not_made_up() -> None:
     """It was 1970-01-01, or a millisecond before: -1 is a record without a timestamp, which any producer may write."""
-    counts = DeadLetterCounts("day")
-    for ms in (-1, LETTER.timestamp, 2**62):
-        counts.add(replace(LETTER, timestamp=ms), replayed=False)
+    letters = [replace(LETTER, timestamp=ms) for ms in (-1, LETTER.timestamp, 2**62)]
+    for each in letters:
         assert (
-            command.letter_document(replace(LETTER, timestamp=ms), replayed=False)["timestamp"]
+            command.letter_document(each, replayed=False)["timestamp"]
             == {
                 -1: None,
                 LETTER.timestamp: "2023-11-14T22:13:20.000Z",
                 2**62: str(2**62),
-            }[ms]
+            }[each.timestamp]
         )
-    day, unknown = counts.document("dead")["rows"]
+    day, unknown = counts_document("dead", [(each, False) for each in letters], "day")["rows"]
     assert (day["time"], day["oldest"], unknown["time"]) == ("2023-11-14", "2023-11-14T22:13:20.000Z", "unknown")
     assert (unknown["letters"], unknown["oldest"], unknown["newest"]) == (2, str(2**62), str(2**62))
 
@@ -284,10 +281,9 @@ def test_a_letter_does_not_claim_what_only_the_input_has() -> None:
 
 
 def test_a_reason_that_another_program_wrote_does_not_control_the_terminal() -> None:
-    counts = DeadLetterCounts()
-    counts.add(replace(LETTER, headers=[(ERROR_REASON, b"\x1b[31mred")], timestamp=-1), replayed=False)
+    red = replace(LETTER, headers=[(ERROR_REASON, b"\x1b[31mred")], timestamp=-1)
     console = Console(file=io.StringIO(), width=200)
-    console.print(command.counts_table(counts.document("dead")))
+    console.print(command.counts_table(counts_document("dead", [(red, False)])))
     (row,) = [line for line in console.file.getvalue().splitlines() if "red" in line]
     assert [cell.strip() for cell in row.split("│")[1:-1]] == [r"\x1b[31mred", "0", "1", "0", "1", "-", "-"]
 
