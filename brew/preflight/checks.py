@@ -27,7 +27,7 @@ def brokers_agree(facts: ClusterFacts, settings: frozenset[str]) -> Finding:
     if isinstance(values_by_broker, Unknown):
         why = f"the brokers did not report them ({values_by_broker.reason}); grant DescribeConfigs on the cluster"
         return replace(good, value="?", why=why, severity=Severity.UNKNOWN)
-    apart = [words for name in sorted(settings) if (words := _apart(name, facts))]
+    apart = [words for name in sorted(settings) if (words := _apart(name, values_by_broker))]
     if apart:
         why = "the value of the broker that leads or coordinates applies; the checks use the lowest one"
         return replace(good, value="; ".join(apart), why=why, severity=Severity.WARNING)
@@ -37,12 +37,10 @@ def brokers_agree(facts: ClusterFacts, settings: frozenset[str]) -> Finding:
     return replace(good, value=f"{len(values_by_broker)} brokers" if len(values_by_broker) > 1 else "1 broker")
 
 
-def _apart(name: str, facts: ClusterFacts) -> str:
+def _apart(name: str, values_by_broker: Mapping[int, Mapping[str, str]]) -> str:
     """Return which broker has which value of a setting; empty if all have the same."""
-    if isinstance(facts.config, Unknown):
-        return ""
     having: dict[str, list[int]] = defaultdict(list)
-    for broker, config in sorted(facts.config.items()):
+    for broker, config in sorted(values_by_broker.items()):
         if name in config:
             having[config[name]].append(broker)
     if len(having) < 2:  # noqa: PLR2004 - it takes two values to differ
@@ -89,16 +87,8 @@ _CLEANUP = "cleanup.policy"
 _UNTOLD = "the brokers did not report it; grant DescribeConfigs on the topic"
 
 
-def storage(role: str, topic: TopicFacts, brokers: int | None) -> Iterator[Finding]:
-    """Run the checks of one topic; on the input, for which its writers are responsible, findings are warnings."""
-    yield _replication(role, topic, brokers)
-    yield _min_isr(role, topic)
-    yield _unclean(role, topic)
-    if role in _COMPACTED:
-        yield _cleanup(role, topic)
-
-
 def _worst(role: str) -> Severity:
+    """Return the severity of what may lose records; on the input, for which its writers are responsible, a warning."""
     return Severity.WARNING if role == "input" else Severity.UNSAFE
 
 
@@ -171,17 +161,6 @@ _TOPIC_NEEDS = {
     "dead-letter": frozenset({"WRITE", "DESCRIBE_CONFIGS"}),
 }
 _MOST_NAMED = 3
-
-
-def access(role: str, topic: TopicFacts) -> Finding:
-    return _access(f"{role}-access", f"topic {topic.name}", _TOPIC_NEEDS[role], topic.operations)
-
-
-def group(name: str, facts: GroupFacts | Unknown) -> Iterator[Finding]:
-    """Check members and rights of the group that holds the position."""
-    yield members(name, facts)
-    operations = None if isinstance(facts, Unknown) else facts.operations
-    yield _access("group-access", f"group {name}", frozenset({"READ"}), operations)
 
 
 def transactional_id(group: str, allowed: bool | Unknown) -> Finding:
@@ -265,13 +244,15 @@ def run_checks(settings: PipelineSettings, facts: ClusterFacts, message_max_byte
         described = facts.topics.get(name)
         topic = _as_it_will_be(role, name, facts) if described is None else described
         if isinstance(topic, Unknown):
-            gone = role == "input" and described is None
-            findings.append(_unknown(role, name, topic.reason, Severity.UNSAFE if gone else Severity.UNKNOWN))
+            severity = Severity.UNSAFE if role == "input" and described is None else Severity.UNKNOWN
+            findings.append(Finding(f"{role}-replication", "?", "3", f"replicas of {name}", topic.reason, severity))
             continue
-        findings += storage(role, topic, count)
+        findings += [_replication(role, topic, count), _min_isr(role, topic), _unclean(role, topic)]
+        if role in _COMPACTED:
+            findings.append(_cleanup(role, topic))
         if described is not None and role in ROLES[:3]:
             known[role].append(topic)
-            findings.append(access(role, topic))
+            findings.append(_access(f"{role}-access", f"topic {name}", _TOPIC_NEEDS[role], topic.operations))
     findings += _sizes(settings, known, message_max_bytes)
     findings += timeouts.check_chain(chain_of(settings, facts))
     direct = settings.reader is Reader.DIRECT
@@ -285,7 +266,9 @@ def run_checks(settings: PipelineSettings, facts: ClusterFacts, message_max_byte
     # No setting changes it; listed for completeness.
     why = "aborted records are never read; no setting changes that (--client-config refuses it)"
     findings.append(Finding("isolation-level", READ_COMMITTED, READ_COMMITTED, "isolation.level", why, Severity.OK))
-    findings += group(settings.group, facts.group)
+    findings.append(members(settings.group, facts.group))
+    operations = None if isinstance(facts.group, Unknown) else facts.group.operations
+    findings.append(_access("group-access", f"group {settings.group}", frozenset({"READ"}), operations))
     return findings
 
 
@@ -338,10 +321,6 @@ def _as_it_will_be(role: str, name: str, facts: ClusterFacts) -> TopicFacts | Un
         _CLEANUP: "delete",
     }
     return TopicFacts(name, "", 0, copies, copies, config)
-
-
-def _unknown(role: str, name: str, reason: str, severity: Severity) -> Finding:
-    return Finding(f"{role}-replication", "?", "3", f"replicas of {name}", reason, severity)
 
 
 def chain_of(settings: PipelineSettings, facts: ClusterFacts) -> TimeoutChain:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from brew.cluster import Unknown
@@ -119,43 +119,33 @@ _MINUTE_MS = 60_000
 _TRANSACTION = "--transaction-timeout"
 
 
-@dataclass(frozen=True, slots=True)
-class Timeout:
-    """One timeout; ``ms`` is None if unknown, ``exceeded`` is what happens when it expires."""
-
-    name: str
-    ms: int | None
-    set_by: str
-    exceeded: str
-
-
 def explained(settings: PipelineSettings, chain: TimeoutChain, retention_min: int | None) -> dict[str, Any]:
     """Return the chain in order, whether it holds (null: unknown), and the other timeouts."""
     links = list(_links(chain))
-    values = [link.ms for link in links]
+    values = [link["ms"] for link in links]
     known = [ms for ms in values if ms is not None]
     rising = all(low < high for low, high in itertools.pairwise(known))
     return {
         "holds": rising if known == values or not rising else None,
-        "chain": [asdict(link) for link in links],
-        "beside": [asdict(timeout) for timeout in _beside(settings, retention_min)],
+        "chain": links,
+        "beside": list(_beside(settings, retention_min)),
     }
 
 
-def _links(chain: TimeoutChain) -> Iterator[Timeout]:
+def _links(chain: TimeoutChain) -> Iterator[dict[str, Any]]:
     by = "librdkafka's default for request.timeout.ms"
-    yield Timeout("request", chain.request_ms, by, "the request is sent again, within the delivery timeout")
+    yield _timeout("request", chain.request_ms, by, "the request is sent again, within the delivery timeout")
     again = (
         "the record counts as not delivered: the transaction is aborted, and the next attempt writes the range again"
     )
-    yield Timeout("delivery", chain.delivery_ms, f"nine tenths of {_TRANSACTION} (message.timeout.ms)", again)
+    yield _timeout("delivery", chain.delivery_ms, f"nine tenths of {_TRANSACTION} (message.timeout.ms)", again)
     fenced = "the coordinator aborts and fences it, and readers continue; the next attempt writes the range again"
-    yield Timeout("transaction", chain.transaction_ms, f"{_TRANSACTION} (transaction.timeout.ms)", fenced)
+    yield _timeout("transaction", chain.transaction_ms, f"{_TRANSACTION} (transaction.timeout.ms)", fenced)
     refused = "a longer transaction timeout is refused at the first fence (INVALID_TRANSACTION_TIMEOUT)"
-    yield Timeout("brokers' maximum", chain.broker_ms, f"the brokers' {MAX_TRANSACTION_MS}", refused)
+    yield _timeout("brokers' maximum", chain.broker_ms, f"the brokers' {MAX_TRANSACTION_MS}", refused)
 
 
-def _beside(settings: PipelineSettings, retention_min: int | None) -> Iterator[Timeout]:
+def _beside(settings: PipelineSettings, retention_min: int | None) -> Iterator[dict[str, Any]]:
     whole = settings.transaction_timeout_s
     yield _of("batch", whole * TIMEOUT_SHARE, f"a third of {_TRANSACTION}", "the next ranges get fewer records")
     yield _of("attempt", whole, _TRANSACTION, "it aborts, and returns its range to the driver")
@@ -185,13 +175,18 @@ def _beside(settings: PipelineSettings, retention_min: int | None) -> Iterator[T
         yield _of("blocked patience", settings.blocked_patience_s, "--blocked-patience", upstream)
     ms = None if retention_min is None else retention_min * _MINUTE_MS
     forgotten = "without a commit, Kafka deletes the committed offsets: offsets-vanished at the next run"
-    yield Timeout("position", ms, f"the brokers' {OFFSETS_RETENTION_MIN}", forgotten)
+    yield _timeout("position", ms, f"the brokers' {OFFSETS_RETENTION_MIN}", forgotten)
     nobody = "nothing: the pipeline does not subscribe, so it has no session and no poll interval"
-    yield Timeout("session", None, nobody, "nothing; the fence keeps two runs apart")
+    yield _timeout("session", None, nobody, "nothing; the fence keeps two runs apart")
 
 
-def _of(name: str, seconds: float, set_by: str, exceeded: str) -> Timeout:
-    return Timeout(name, round(seconds * 1000), set_by, exceeded)
+def _timeout(name: str, ms: int | None, set_by: str, exceeded: str) -> dict[str, Any]:
+    """Return one timeout as JSON; ``ms`` is None if unknown, ``exceeded`` is what happens when it expires."""
+    return {"name": name, "ms": ms, "set_by": set_by, "exceeded": exceeded}
+
+
+def _of(name: str, seconds: float, set_by: str, exceeded: str) -> dict[str, Any]:
+    return _timeout(name, round(seconds * 1000), set_by, exceeded)
 
 
 def chain_text(chain: Mapping[str, Any]) -> str:
