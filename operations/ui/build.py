@@ -262,16 +262,16 @@ def _source_statuses(answers: PollResults, now_s: float, now_ms: int) -> dict[st
         said = "" if status is None else f"{status.application} {status.state.value}"
         lamps[f"status-{index}"] = _source_status(answer, urlsplit(answer.name).netloc or answer.name, said, now_s)
     if not answers.statuses:
-        lamps["status"] = SourceStatus("status", "running program", _NO_PROGRAM, off=True)
+        lamps["status"] = SourceStatus("running program", _NO_PROGRAM, off=True)
     proof, unproven = _current_proof(answers)
     if answers.proof is None or (proof is None and answers.proof.failed is None):
-        lamps["proof"] = SourceStatus("proof", "proof", unproven, off=True)
+        lamps["proof"] = SourceStatus("proof", unproven, off=True)
     else:
         source = _source_status(answers.proof, "proof", "" if proof is None else proof.mark, now_s)
         old_s = None if proof is None else max(0.0, now_ms / 1000 - proof.written_s)
         lamps["proof"] = source if source.stale else replace(source, age_s=old_s)
     if answers.preflight is None:
-        lamps["preflight"] = SourceStatus("preflight", "preflight", "not requested", off=True)
+        lamps["preflight"] = SourceStatus("preflight", "not requested", off=True)
     else:
         said = labels.all_checks(answers.preflight.value or [])
         lamps["preflight"] = _source_status(answers.preflight, "preflight", said, now_s)
@@ -285,7 +285,7 @@ def _source_status(answer: PollResult[Any], title: str, said: str, now_s: float)
         stale = f"{old}: {answer.failed or 'the poll has not returned'}"
     elif age_s is None:
         said = "waiting for the first answer"
-    return SourceStatus(answer.name, title, said, age_s, stale)
+    return SourceStatus(title, said, age_s, stale)
 
 
 def document(view: View) -> dict[str, Any]:

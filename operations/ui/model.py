@@ -276,7 +276,6 @@ STATES = (*UNHEALTHY, "working", "looking", "idle", "unknown")
 class SourceStatus:
     """A source: whether it answers, since when, and what it reported; ``stale`` is the reason if it is stale."""
 
-    name: str
     title: str
     said: str
     age_s: float | None = None

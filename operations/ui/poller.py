@@ -45,14 +45,9 @@ class LiveSettings:
         """Return the settings of `live_options`, once a broker has answered; `UsageError` if one is invalid."""
         topic, output, dead_letter, group, also = (option[name] for name in _NAMES)
         run = PipelineSettings(connection(option["bootstrap"]), topic, output, dead_letter, group, also_output=also)
-        numbers = (option["interval"], option["patience"], option["tail"])
-        settings = cls(run, option["statuses"], option["proof"], *numbers)
+        statuses = tuple(map(checked_address, option["statuses"]))
         connected(option["bootstrap"])
-        return settings
-
-    def __post_init__(self) -> None:
-        for status in self.statuses:
-            checked_address(status)
+        return cls(run, statuses, option["proof"], option["interval"], option["patience"], option["tail"])
 
 
 def checked_address(url: str) -> str:
@@ -135,8 +130,7 @@ class PollGroup:
         tails = OutputTailsSource(run, settings.tail)
         self._flow = Poller("flow", flows.ask, every_s, patience_s, flows.close)
         self._tail = Poller("tail", tails.ask, _TAIL_EVERY * every_s, patience_s)
-        urls = map(checked_address, settings.statuses)
-        self._statuses = [Poller(url, StatusSource(url).ask, every_s, patience_s) for url in urls]
+        self._statuses = [Poller(url, StatusSource(url).ask, every_s, patience_s) for url in settings.statuses]
         self._local = LocalStatusSource(OWN_STATUS, run)
         self._own = None if settings.statuses else Poller(OWN_STATUS, self._local.ask, every_s, patience_s)
         last = verdict_file(run.connection.bootstrap, run.group, (run.input, run.output, run.dead_letter))
