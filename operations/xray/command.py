@@ -38,19 +38,32 @@ _LAST, _ASK_S = 1_000_000, 60.0
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Offsets of each partition: from ``start`` to ``until``, or the ``last`` so many; 0 is all of them."""
+    """
+    Offsets of each partition: from ``start`` to ``until``, or the ``last`` so many; 0 is all of them.
+
+    `UsageError` if they exclude each other, or select nothing.
+    """
 
     start: int | None = None
     until: int | None = None
-    last: int = 0
+    last: int | None = None
+
+    def __post_init__(self) -> None:
+        start, until, last = self.start, self.until, self.last
+        if last is not None and start is not None:
+            raise UsageError(
+                f"--last is {last} and --from is {start}: they exclude each other; set one, or --last with --to"
+            )
+        if start is not None and until is not None and start >= until:
+            raise UsageError(f"--from is {start} and --to is {until}: the range is empty; set --to above --from")
 
     def of(self, log: LogOffsets) -> tuple[int, int]:
         """Return the window, clamped to what the log holds."""
         end = log.end if self.until is None else min(self.until, log.end)
-        start = log.first if self.start is None else max(self.start, log.first)
-        if self.last:
-            start = max(start, end - self.last)
-        return min(start, end), end
+        if self.start is not None:
+            return min(max(self.start, log.first), end), end
+        last = _LAST if self.last is None else self.last
+        return min(max(log.first, end - last) if last else log.first, end), end
 
 
 @dataclass
@@ -214,7 +227,7 @@ def xray(
 
     Exit codes: 0 shown, 3 refused or brokers unreachable, 64 wrong usage.
     """
-    window = window_of(more["start"], more["until"], more["last"])
+    window = Window(more["start"], more["until"], more["last"])
     roles = {more["topic"]: "input", more["output"]: "output"} if not others else {name: name for name in others}
     html = out is not None and out.suffix == ".html"
     with options.progress() as report:
@@ -231,17 +244,6 @@ def xray(
         console = Console(soft_wrap=True)
         for line in render.lines(taken, console.width):
             console.print(line)
-
-
-def window_of(start: int | None, until: int | None, last: int | None) -> Window:
-    """Return the offsets that the options select; `UsageError` if they exclude each other, or select nothing."""
-    if last is not None and start is not None:
-        raise UsageError(
-            f"--last is {last} and --from is {start}: they exclude each other; set one, or --last with --to"
-        )
-    if start is not None and until is not None and start >= until:
-        raise UsageError(f"--from is {start} and --to is {until}: the range is empty; set --to above --from")
-    return Window(start, until, last if last is not None else 0 if start is not None else _LAST)
 
 
 def _summary(xray: Xray, out: Path) -> str:

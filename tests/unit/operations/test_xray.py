@@ -30,7 +30,7 @@ from brew.names import ExitCode
 from brew.offsets import LogOffsets, SinkBatch, SourcePosition
 from operations import labels
 from operations.xray import command, render
-from operations.xray.command import Window, XrayCollector, window_of
+from operations.xray.command import Window, XrayCollector
 from operations.xray.model import Column, Kind, RunBuilder, Strip, Writers, binned, columns
 from operations.xray.render import document
 from operations.xray.timeline import Bounds, Timeline, Xray, assign_write_times, committed_positions, read, timeline
@@ -231,9 +231,9 @@ def test_a_window_is_cut_to_the_log_or_refused(window: Window, expected: tuple[i
     """Of a log from 10 to 100."""
     assert window.of(LogOffsets(10, 100, 100)) == expected
     with pytest.raises(UsageError, match="--from is 9 and --to is 9: the range is empty"):
-        window_of(9, 9, None)
+        Window(9, 9)
     with pytest.raises(UsageError, match="--last is 3 and --from is 1: they exclude each other"):
-        window_of(1, None, 3)
+        Window(1, None, 3)
 
 
 NS = "{http://www.w3.org/2000/svg}"
