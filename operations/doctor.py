@@ -394,7 +394,8 @@ def _abort_selected(
     as_json: bool,
     **option: Any,
 ) -> AbortReport:
-    if unknown := hanging.unmatched(snapshot.cases, names):
+    known = {name for case in snapshot.cases for name in case.names}
+    if unknown := [name for name in names if name not in known]:
         remedy = "there is no such open transaction; run `brew doctor` to list them"
         raise Refused(f"--transaction is {unknown[0]!r}: {remedy}")
     young = option["older_than"] is not None and bool(option["topics"] or option["group"])

@@ -228,11 +228,6 @@ def still_hanging(
     ]
 
 
-def unmatched(cases: Iterable[Diagnosis], names: Iterable[str]) -> list[str]:
-    known = {name for case in cases for name in case.names}
-    return [name for name in names if name not in known]
-
-
 def aborted_by_fence(case: Diagnosis) -> bool:
     """True if fencing its id aborts it; one that its coordinator does not know needs an abort marker."""
     return case.known is not None and case.known.open and case.kind in _COORDINATED
