@@ -255,21 +255,21 @@ def run_checks(settings: PipelineSettings, facts: ClusterFacts, message_max_byte
             findings.append(_access(f"{role}-access", f"topic {name}", _TOPIC_NEEDS[role], topic.operations))
     findings += _sizes(settings, known, message_max_bytes)
     findings += timeouts.check_chain(chain_of(settings, facts))
-    direct = settings.reader is Reader.DIRECT
-    amount = settings.direct.transaction_bytes if direct else None
-    findings.append(
-        timeouts.size(settings.max_records_per_transaction, amount, int(settings.transaction_timeout_s * 1000))
-    )
-    findings.append(timeouts.retention(facts.number(timeouts.OFFSETS_RETENTION_MIN)))
-    findings.append(verification(facts))
-    findings.append(brokers_agree(facts, _BROKERS))
-    # No setting changes it; listed for completeness.
+    transaction_bytes = settings.direct.transaction_bytes if settings.reader is Reader.DIRECT else None
+    timeout_ms = int(settings.transaction_timeout_s * 1000)
     why = "aborted records are never read; no setting changes that (--client-config refuses it)"
-    findings.append(Finding("isolation-level", READ_COMMITTED, READ_COMMITTED, "isolation.level", why, Severity.OK))
-    findings.append(members(settings.group, facts.group))
     operations = None if isinstance(facts.group, Unknown) else facts.group.operations
-    findings.append(_access("group-access", f"group {settings.group}", frozenset({"READ"}), operations))
-    return findings
+    return [
+        *findings,
+        timeouts.size(settings.max_records_per_transaction, transaction_bytes, timeout_ms),
+        timeouts.retention(facts.number(timeouts.OFFSETS_RETENTION_MIN)),
+        verification(facts),
+        brokers_agree(facts, _BROKERS),
+        # No setting changes it; listed for completeness.
+        Finding("isolation-level", READ_COMMITTED, READ_COMMITTED, "isolation.level", why, Severity.OK),
+        members(settings.group, facts.group),
+        _access("group-access", f"group {settings.group}", frozenset({"READ"}), operations),
+    ]
 
 
 def positions(facts: Iterable[PartitionFacts], group: str) -> Iterator[Finding]:
