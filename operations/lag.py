@@ -6,9 +6,9 @@ import contextlib
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console, Group
@@ -31,8 +31,6 @@ from brew.offsets import Committed, LogOffsets
 from brew.sink.position import PositionMetadata
 from operations import options
 from operations.partition_state import PartitionSnapshot, Remaining, State, classify, remaining_records
-
-_T = TypeVar("_T")
 
 
 class Observer:
@@ -81,25 +79,34 @@ class Observer:
         self._note(None)
         if all(snapshot.log.end == snapshot.position for snapshot in snapshots):
             return snapshots
-        try:
-            with open_transactions_admin(self._connection, deadline) as transactions:
-                return self._deep(snapshots, transactions, deadline)
-        except BrewError as error:
-            self._note(error)
-            return snapshots
+        with self._noted(), open_transactions_admin(self._connection, deadline) as transactions:
+            return self._deep(snapshots, transactions, deadline)
+        return snapshots
 
     def _note(self, error: BrewError | None) -> None:
         """Set ``unavailable`` to the partitions without a leader, and this error."""
         problems = [cluster_admin.no_leader(self._topic, self.leaderless), str(error or "")]
         self.unavailable = "; ".join(filter(None, problems)) or None
 
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Note an error, as of older brokers or missing rights, that must not hide what else is known."""
+        try:
+            yield
+        except BrewError as error:
+            self._note(error)
+
     def _deep(
         self, snapshots: list[PartitionSnapshot], transactions: TransactionsAdmin, deadline: Deadline
     ) -> list[PartitionSnapshot]:
         blocked = [snapshot.partition for snapshot in snapshots if snapshot.log.last_stable < snapshot.log.end]
         behind = [snapshot for snapshot in snapshots if snapshot.position < snapshot.log.last_stable]
-        holders = self._answer_or_empty(lambda: self._holders(transactions, blocked))
-        own = self._answer_or_empty(lambda: self._own(transactions, behind))
+        holders: Mapping[int, list[OpenTransaction]] = {}
+        own: Mapping[int, CoordinatorTransaction] = {}
+        with self._noted():
+            holders = self._holders(transactions, blocked)
+        with self._noted():
+            own = self._own(transactions, behind)
         deep = []
         for snapshot in snapshots:
             remaining, p = self._remaining(snapshot, transactions.raw, deadline), snapshot.partition
@@ -112,23 +119,12 @@ class Observer:
             return snapshot
         known_position, visible = self._first.get(snapshot.partition, (-1, FirstVisible()))
         if known_position != snapshot.position or visible.time_ms is None:
-            try:
-                span = (snapshot.position, snapshot.log.last_stable)
+            visible, span = FirstVisible(), (snapshot.position, snapshot.log.last_stable)
+            with self._noted():
                 visible = first_visible(raw, self._topic, snapshot.partition, *span, deadline)
-            except BrewError as error:
-                self._note(error)
-                visible = FirstVisible()
             self._first[snapshot.partition] = snapshot.position, visible
         remaining = Remaining(0) if visible.nothing else snapshot.remaining
         return replace(snapshot, remaining=remaining, oldest_ms=visible.time_ms)
-
-    def _answer_or_empty(self, ask: Callable[[], Mapping[int, _T]]) -> Mapping[int, _T]:
-        """Return the answer; if older brokers or missing rights prevent it, note the error and return an empty one."""
-        try:
-            return ask()
-        except BrewError as error:
-            self._note(error)
-            return {}
 
     def _own(
         self, transactions: TransactionsAdmin, behind: list[PartitionSnapshot]
@@ -160,11 +156,9 @@ class Observer:
         until = min(log.end, log.last_stable + self._exact)  # markers may lie above the last stable offset
 
         def batches() -> Iterator[RawBatch]:
-            try:
+            with self._noted():  # of one partition, or too many partitions for the time: the others' states stay
                 for batch, _ in raw.batches(self._topic, snapshot.partition, position, until, deadline):
                     yield batch
-            except BrewError as error:  # of one partition, or too many partitions for the time: the others' states stay
-                self._note(error)
 
         return remaining_records(position, log.last_stable, batches())
 
