@@ -135,9 +135,7 @@ class Driver:
         """Work while this driver leads; True if it is drained or stopped, False if it was replaced. Raises as `run`."""
         self.has_led = True
         shared = create_context(self.preflight, threading.Event(), self.progress, self.view)
-        runner, workers = create_workers(
-            self.preflight, shared, None if self.warm_spark is None else self.warm_spark.context
-        )
+        runner, workers = create_workers(self.preflight, shared)
         ended = threading.Event()
         watcher = threading.Thread(
             target=watch, args=[leadership, self.stop, shared, ended], name="leadership", daemon=True

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from brew.driver import assignor
 from brew.driver.assignments import Assignments
@@ -331,9 +331,6 @@ class LeaseCoordinator:
             raise failure
 
 
-if TYPE_CHECKING:
-    from pyspark import SparkContext
-
 _LOOPBACK = "127.0.0.1"
 
 
@@ -343,10 +340,9 @@ def lease_workers(
     compilers: Compilers,
     *,
     watched: bool,
-    traced: bool = False,
-    context: SparkContext | None = None,
+    traced: bool,
 ) -> LeaseWorkers:
-    """Create this run's workers; imports Spark only if it is used. A given or borrowed ``context`` is not stopped."""
+    """Create this run's workers; imports Spark only if it is used."""
 
     def worker_settings(host: str, server: LeaseServer, made: Transformation) -> WorkerSettings:
         limits = settings.direct, settings.crash, settings.max_records_per_transaction
@@ -364,10 +360,8 @@ def lease_workers(
 
     # Before Spark starts: refuses what can't be serialized.
     made = for_executors(transformation(settings), partial(pickled, py_files=settings.spark.py_files))
-    borrowed = context or session.borrowed(settings.spark)
-    spark_context = borrowed or session.start_context(settings.spark, compilers)
-    conf = spark_context.getConf()
+    context = session.start_context(settings.spark, compilers)
+    conf = context.getConf()
     host = conf.get("spark.driver.host", _LOOPBACK) or _LOOPBACK
     server = LeaseServer(conf.get("spark.driver.bindAddress", host) or host, settings.direct.lease_s)
-    worker = worker_settings(host, server, made)
-    return SparkWorkers(spark_context, server, worker, borrowed=borrowed is not None)
+    return SparkWorkers(context, server, worker_settings(host, server, made))

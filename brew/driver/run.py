@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import psutil
 
@@ -146,9 +146,6 @@ def crash_on_purpose(settings: PipelineSettings, crashed: list[Outcome]) -> None
     os._exit(ExitCode.CRASHED_ON_PURPOSE)
 
 
-if TYPE_CHECKING:
-    from pyspark import SparkContext
-
 _REACH_S = 10.0
 _CHECK_S = 30.0
 _OUTPUT_ROOM = 16_384
@@ -232,16 +229,14 @@ def run(settings: PipelineSettings, stop: threading.Event, progress: RunProgress
     return ExitCode.DONE
 
 
-def create_workers(
-    preflight: PreflightResult, shared: RunContext, context: SparkContext | None = None
-) -> tuple[Runner, list[WorkLoop]]:
-    """Create what runs the transactions and what plans them, on a running Spark ``context`` if given, which stays."""
+def create_workers(preflight: PreflightResult, shared: RunContext) -> tuple[Runner, list[WorkLoop]]:
+    """Create what runs the transactions and what plans them."""
     settings = preflight.settings
     if settings.reader is Reader.DIRECT:
         from brew.driver.lease_coordinator import LeaseCoordinator, lease_workers  # noqa: PLC0415
 
         options = {"watched": shared.progress.watched, "traced": shared.progress.traced}
-        workers = lease_workers(settings, preflight.transaction, preflight.compilers, **options, context=context)
+        workers = lease_workers(settings, preflight.transaction, preflight.compilers, **options)
         return workers, [LeaseCoordinator(shared, workers)]
     engine: Engine
     if settings.spark.absent:
@@ -250,22 +245,14 @@ def create_workers(
         made = transformation(settings)
         engine = LocalEngine(settings.connection, settings.group, made)
     else:
-        from pyspark.sql import SparkSession  # noqa: PLC0415 - a third of a second
-
-        from brew.readers import connector  # noqa: PLC0415
+        from brew.readers import connector  # noqa: PLC0415 - a third of a second
         from brew.spark import session  # noqa: PLC0415
         from brew.spark.shipping import pickled  # noqa: PLC0415
 
         # Before Spark starts: refuses what can't be serialized.
         made = for_executors(transformation(settings), partial(pickled, py_files=settings.spark.py_files))
-        if (borrowed := session.borrowed(settings.spark)) is not None:
-            context, spark = borrowed, session.session_on_borrowed(borrowed)
-        elif context is not None:
-            spark = SparkSession(context)
-        else:
-            spark = session.start(settings.spark, preflight.compilers)
-        patience_s = settings.patience_s
-        engine = connector.SparkEngine(spark, settings.spark, patience_s=patience_s, borrowed=context is not None)
+        spark = session.start(settings.spark, preflight.compilers)
+        engine = connector.SparkEngine(spark, settings.spark, patience_s=settings.patience_s)
     return engine, [MicroBatchLane(shared, engine, index, made) for index in range(settings.lanes)]
 
 

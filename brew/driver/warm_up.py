@@ -41,12 +41,8 @@ class WarmSpark:
 
     def __init__(self, settings: PipelineSettings, compilers: Compilers, report: Callable[[str], None]) -> None:
         self._settings, self._report = settings, report
-        borrowed = session.borrowed(settings.spark)
-        self._borrowed = borrowed is not None
-        if borrowed is not None:
-            self.context: SparkContext = borrowed
-        elif settings.reader is Reader.DIRECT:
-            self.context = session.start_context(settings.spark, compilers)
+        if settings.reader is Reader.DIRECT:
+            self.context: SparkContext = session.start_context(settings.spark, compilers)
         else:
             self.context = session.start(settings.spark, compilers).sparkContext
         self._jobs = session.RunJobs(self.context)
@@ -79,8 +75,7 @@ class WarmSpark:
         if thread is not None:
             self._jobs.cancel()
             thread.join(_JOIN_S)
-        if not self._borrowed:
-            session.end(self.context)
+        session.end(self.context)
 
     def _run(self, end: threading.Event) -> None:
         jobs_tried = 0

@@ -186,13 +186,11 @@ _WATCH_S = 1.0
 
 
 class SparkEngine:
-    """Runs attempts as Spark jobs; stops Spark on close unless it is borrowed."""
+    """Runs attempts as Spark jobs; ends the use of Spark on close."""
 
-    def __init__(
-        self, spark: SparkSession, settings: SparkSettings, *, patience_s: float, borrowed: bool = False
-    ) -> None:
+    def __init__(self, spark: SparkSession, settings: SparkSettings, *, patience_s: float) -> None:
         """``patience_s``: how long a job may wait while the application has no executor."""
-        self.spark, self._borrowed, self._patience_s = spark, borrowed, patience_s
+        self.spark, self._patience_s = spark, patience_s
         self._jobs = session.RunJobs(spark.sparkContext)
         self._waiting: dict[int, float] = {}
         self._refused: Refused | None = None
@@ -270,5 +268,4 @@ class SparkEngine:
     def close(self) -> None:
         self._closed.set()
         self._watch.join(_END_S)  # py4j prints a stack trace if the JVM ends during a call
-        if not self._borrowed:
-            session.end(self.spark.sparkContext, _END_S)
+        session.end(self.spark.sparkContext, _END_S)

@@ -116,30 +116,17 @@ _own = _OwnContext()
 
 
 def start(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> SparkSession:
-    """Start the driver's JVM and a session; raises `Refused` if the master does not answer."""
+    """Return a session on the context of `start_context`; raises `Refused` as that, or without the connector's jars."""
     context = start_context(settings, compilers)
+    if context is not _own.context:
+        return _session_on_borrowed(context)
     with _undone(settings, lambda: end(context)):
         spark = SparkSession(context)
         spark.conf.get("spark.sql.session.timeZone")  # builds the session's state, which reports a bad --conf
     return spark
 
 
-def borrowed(settings: SparkSettings) -> SparkContext | None:
-    """
-    Return the Spark context that the caller has already started in this process, if any; there can be only one. A run
-    on a borrowed context does not stop it, cancels only its own jobs, and changes no settings or signal handlers.
-    """
-    with _own.lock:  # pyspark shows a context before it has started
-        context: SparkContext | None = SparkContext._active_spark_context  # noqa: SLF001 - pyspark has no other way
-    if context is None or context is _own.context:
-        return None
-    local = context.master.startswith("local") and not context.master.startswith("local-cluster")
-    _ship(context, settings, local=local)
-    return context
-
-
-def session_on_borrowed(context: SparkContext) -> SparkSession:
-    """Create a session on a borrowed context with Kafka's settings; raises `Refused` without the connector's jars."""
+def _session_on_borrowed(context: SparkContext) -> SparkSession:
     spark = SparkSession(context).newSession()
     for name, value in _SESSION_CONF.items():
         spark.conf.set(name, value)
@@ -154,8 +141,19 @@ def session_on_borrowed(context: SparkContext) -> SparkSession:
 
 
 def start_context(settings: SparkSettings, compilers: Compilers = Compilers.FIRST) -> SparkContext:
-    """Start the JVM without Spark SQL, or return the running context; the last user's `end` stops it. Or `Refused`."""
-    with _own.lock:
+    """
+    Return the Spark context of this process, without Spark SQL; there can be only one. Raises `Refused` if the master
+    does not answer.
+
+    One that the caller has already started is borrowed: a run does not stop it, cancels only its own jobs, and changes
+    no settings or signal handlers. Otherwise it is started, if no other run has; the last user's `end` stops it.
+    """
+    with _own.lock:  # pyspark shows a context before it has started
+        active: SparkContext | None = SparkContext._active_spark_context  # noqa: SLF001 - pyspark has no other way
+        if active is not None and active is not _own.context:
+            local = active.master.startswith("local") and not active.master.startswith("local-cluster")
+            _ship(active, settings, local=local)
+            return active
         if _own.context is None:
             _own.context = _new_context(settings, compilers)
         else:
@@ -301,14 +299,17 @@ def executors(context: SparkContext) -> int | None:
 
 
 def end(context: SparkContext, wait_s: float = 10.0) -> None:
-    """Stop Spark and wait for its JVM to end; kill it if it does not. Does nothing while other runs use it, too."""
+    """
+    Stop Spark and wait for its JVM to end; kill it if it does not. Does nothing while other runs use it, too, and to a
+    borrowed context.
+    """
     with _own.lock:
-        if context is _own.context:
-            _own.users -= 1
-            if _own.users:
-                return
+        if context is not _own.context:
+            return
+        _own.users -= 1
+        if not _own.users:
             _own.context = None
-        _stop(context, wait_s)
+            _stop(context, wait_s)
 
 
 def _stop(context: SparkContext, wait_s: float) -> None:

@@ -31,12 +31,8 @@ class SparkWorkers:
         context: SparkContext,
         server: LeaseServer,
         settings: WorkerSettings,
-        *,
-        borrowed: bool = False,
     ) -> None:
-        """``borrowed``: Spark is not stopped on close."""
-        self.server, self._borrowed = server, borrowed
-        self._context, self._settings = context, settings
+        self.server, self._context, self._settings = server, context, settings
         self._spark_jobs = session.RunJobs(context)
         self._jobs: dict[int, threading.Thread] = {}
         self._stopping = threading.Event()
@@ -104,8 +100,7 @@ class SparkWorkers:
         if not self._ended(_JOIN_S):
             self._spark_jobs.cancel()
             self._ended(_END_S)
-        if not self._borrowed:
-            session.end(self._context, _END_S)
+        session.end(self._context, _END_S)
 
     def _ended(self, within_s: float) -> bool:
         deadline = Deadline(within_s)

@@ -123,7 +123,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     workers = FakeWorkers(leadership.log)
     monkeypatch.setattr(run, "_FENCE_S", 0.05)
 
-    def create_workers(_preflight: PreflightResult, shared: RunContext, _warm: object) -> tuple[Any, Sequence[Any]]:
+    def create_workers(_preflight: PreflightResult, shared: RunContext) -> tuple[Any, Sequence[Any]]:
         workers.shared = shared
         return workers, [workers]
 

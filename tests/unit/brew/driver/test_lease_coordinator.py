@@ -619,9 +619,8 @@ def test_a_driver_that_was_suspended_has_not_waited(reading: Reading) -> None:
         ({"spark.driver.host": "driver", "spark.driver.bindAddress": "0.0.0.0"}, "0.0.0.0", "driver"),
     ],
 )
-@pytest.mark.parametrize("whose", ["given", "borrowed", "started"])
-def test_workers_are_told_the_drivers_name_and_end_no_spark_of_others(
-    monkeypatch: pytest.MonkeyPatch, conf: dict[str, str], bound: str, host: str, whose: str
+def test_workers_are_told_the_drivers_name(
+    monkeypatch: pytest.MonkeyPatch, conf: dict[str, str], bound: str, host: str
 ) -> None:
     """In a pod the name is a service's, to which nothing can be bound."""
     from brew.readers.direct import executors  # noqa: PLC0415 - Spark is slow to import
@@ -631,11 +630,10 @@ def test_workers_are_told_the_drivers_name_and_end_no_spark_of_others(
     monkeypatch.setattr(lease_coordinator, "LeaseServer", lambda *address: servers.append(address) or Mock())
     monkeypatch.setattr(lease_coordinator, "transformation", Mock())
     monkeypatch.setattr(lease_coordinator, "for_executors", lambda made, _pickled: made)
-    monkeypatch.setattr(session, "borrowed", lambda _: context if whose == "borrowed" else None)
-    monkeypatch.setattr(session, "start_context", Mock(return_value=context if whose == "started" else None))
+    monkeypatch.setattr(session, "start_context", Mock(return_value=context))
     settings = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
     run = settings, run_context(settings).transaction, Compilers.FIRST
-    workers: Any = lease_workers(*run, watched=False, context=context if whose == "given" else None)
+    workers: Any = lease_workers(*run, watched=False, traced=False)
     assert isinstance(workers, executors.SparkWorkers)
     assert (servers, workers._settings.host) == ([(bound, settings.direct.lease_s)], host)
-    assert (workers._context, workers._borrowed) == (context, whose != "started")
+    assert workers._context is context

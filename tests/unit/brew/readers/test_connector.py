@@ -186,12 +186,11 @@ def test_jobs_over_small_records_have_a_session_of_their_own_until_one_fails(mon
         engine.execute(ranges, Mock())
 
 
-@pytest.mark.parametrize("borrowed", [True, False])
-def test_an_engine_ends_its_spark_unless_that_is_borrowed(monkeypatch: pytest.MonkeyPatch, borrowed: bool) -> None:
+def test_an_engine_ends_its_use_of_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "executors", lambda _context: None)
     monkeypatch.setattr(session, "end", ended := Mock())
-    SparkEngine(Mock(), SparkSettings("spark://h:1", None, {}), patience_s=1.0, borrowed=borrowed).close()
-    assert ended.called is not borrowed
+    SparkEngine(Mock(), SparkSettings("spark://h:1", None, {}), patience_s=1.0).close()
+    assert ended.called
 
 
 @pytest.mark.parametrize(
@@ -384,7 +383,7 @@ def test_the_watch_on_executors_goes_on_after_a_failed_call(
     monkeypatch.setattr(session, "executors", executors)
     monkeypatch.setattr(session, "check_alive", alive)
     monkeypatch.setattr(session, "RunJobs", lambda _context: Mock(cancel=cancelled.set))
-    engine = connector.SparkEngine(Mock(), SparkSettings("spark://h:1", None, {}), patience_s=0.0, borrowed=True)
+    engine = connector.SparkEngine(Mock(), SparkSettings("spark://h:1", None, {}), patience_s=0.0)
     engine._waiting[0] = 0.0
     if ended:
         engine._watch.join(10)

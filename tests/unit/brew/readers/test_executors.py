@@ -66,8 +66,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "_RESTART_PAUSE_S", 0.01)
 
 
-def spark_workers(context: Any, server: Any = None, settings: Any = None, *, borrowed: bool = False) -> SparkWorkers:
-    return SparkWorkers(context, server, settings, borrowed=borrowed)
+def spark_workers(context: Any, server: Any = None, settings: Any = None) -> SparkWorkers:
+    return SparkWorkers(context, server, settings)
 
 
 def opened_workers(context: Any) -> SparkWorkers:
@@ -184,7 +184,7 @@ def test_a_session_that_its_owner_stops_during_a_run_is_the_reason_for_its_end()
     """In a notebook, `run.wait()` raised AttributeError: 'NoneType' object has no attribute 'sc'."""
     context = object.__new__(SparkContext)
     context._jsc, context._gateway = None, None  # as `stop` leaves it
-    workers = spark_workers(context, FakeServer(), borrowed=True)
+    workers = spark_workers(context, FakeServer())
     for call in (workers.check, workers.slots):
         with pytest.raises(Refused, match=r"Spark was stopped .* run again"):
             call()
@@ -238,13 +238,12 @@ def test_a_job_that_was_dismissed_starts_no_worker_again() -> None:
     workers.check()  # they ended because they were to
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_a_job_ends_with_its_spark_unless_that_is_kept(monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
+def test_a_job_ends_before_its_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker without a connection ends by itself; Spark goes after that. An interrupted one cancels what runs."""
     server, ended, context = FakeServer(), list[bool](), Context()
     monkeypatch.setattr(executors.session, "end", lambda *_: ended.append(server.closed))
-    spark_workers(context, server, borrowed=kept).close()
-    assert (server.closed, ended, context.cancelled_tags) == (True, [] if kept else [True], set())
+    spark_workers(context, server).close()
+    assert (server.closed, ended, context.cancelled_tags) == (True, [True], set())
     server = FakeServer()
     spark_workers(context, server).interrupt()
     assert (len(context.cancelled_tags), server.closed) == (1, True)

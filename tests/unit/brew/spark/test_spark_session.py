@@ -250,7 +250,7 @@ def test_an_interrupted_start_leaves_no_jvm(jvm_dir: str, step: str, monkeypatch
         context = SimpleNamespace(_gateway=made, stop=lambda: None)
         steps = {"makes the context": interrupted, "waits for the cluster": waiting}
         contexts = steps.get(step, Mock(return_value=context))
-        contexts._gateway = None
+        contexts._gateway = contexts._active_spark_context = None
         monkeypatch.setattr(session, "SparkContext", contexts)
         monkeypatch.setattr(session, "_ship", interrupted)
     with handlers_kept():
@@ -284,18 +284,18 @@ def test_spark_is_stopped_when_its_last_user_ends_and_starts_anew(stopped: list[
 
 
 @pytest.mark.parametrize(("master", "archives"), [("local[2]", 0), ("local-cluster[2,1,1024]", 1), ("spark://h:1", 1)])
-def test_a_context_of_the_caller_is_borrowed_and_one_of_ours_is_not(
+def test_a_context_of_the_caller_is_used_and_stays_when_the_run_ends(
     stopped: list[Any], monkeypatch: pytest.MonkeyPatch, master: str, archives: int
 ) -> None:
     """Tasks of another process import our packages from what they are sent; local ones find the driver's."""
     monkeypatch.setattr(session, "_kept_archive", lambda _packages: "brew.zip")
     ours, settings = session.start_context(SparkSettings("local[2]", None, {})), SparkSettings()
-    for active in (None, ours):
-        monkeypatch.setattr(SparkContext, "_active_spark_context", active)
-        assert session.borrowed(settings) is None
+    monkeypatch.setattr(SparkContext, "_active_spark_context", ours)
+    assert session.start_context(settings) is ours
     callers = SimpleNamespace(master=master, addPyFile=Mock())
     monkeypatch.setattr(SparkContext, "_active_spark_context", callers)
-    assert session.borrowed(settings) is callers
+    assert session.start_context(settings) is callers
+    session.end(callers)
     assert (callers.addPyFile.call_count, stopped) == (archives, [])
 
 
@@ -396,7 +396,7 @@ def test_spark_ends_before_its_server_of_accumulators_has() -> None:
         context.stop = Mock(
             side_effect=lambda one=context: one._accumulatorServer and one._accumulatorServer.shutdown()
         )
-        session.end(context)
+        session._stop(context, 10.0)
         assert context.stop.called
     assert stopping.wait(10), "left running"
     assert not ended.is_set()
@@ -498,21 +498,19 @@ def test_what_must_not_happen_is_told_once_and_the_driver_waits_on(keep_warm: Ke
     assert not warmth.warm
 
 
-@pytest.mark.parametrize("borrowed", [True, False])
 def test_a_warm_spark_is_warm_after_some_jobs_and_ends_without_one(
-    keep_warm: KeepWarm, monkeypatch: pytest.MonkeyPatch, borrowed: bool
+    keep_warm: KeepWarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """py4j prints a stack trace if the JVM ends during a call. The caller's Spark stays."""
+    """py4j prints a stack trace if the JVM ends during a call."""
     done, ended = itertools.count(), list[bool]()
     warmth, messages, thread = keep_warm(lambda: next(done))
     context: Any = warmth.context
     monkeypatch.setattr(
         session, "end", lambda _context: ended.append(bool(context.cancelled) and not thread.is_alive())
     )
-    warmth._borrowed = borrowed
     until(lambda: warmth.warm, "it is warm")
     warmth.close()
-    assert (ended, thread.is_alive(), messages) == ([] if borrowed else [True], False, [])
+    assert (ended, thread.is_alive(), messages) == ([True], False, [])
     assert next(done) >= warm_up._JOBS_UNTIL_WARM
 
 
