@@ -35,7 +35,7 @@ class Assignments:
 
     def surveyed(self, facts: Iterable[PartitionFacts], *, all_of_them: bool) -> None:
         """Update which partitions exist, and which of them have reached their goal."""
-        goals, self._complete = self._shared.goals, all_of_them
+        goals, self._complete = self._shared.preflight.goals, all_of_them
         for fact in facts:
             self._partitions.add(fact.partition)
             if goals is not None and fact.position >= goals.get(fact.partition, fact.log.first):
@@ -72,7 +72,7 @@ class Assignments:
     def released(self, partition: int, position: int) -> None:
         self.held.pop(partition, None)
         self.releasing.discard(partition)
-        goals = self._shared.goals
+        goals = self._shared.preflight.goals
         if goals is not None and position >= goals.get(partition, 0):
             self._done.add(partition)
 

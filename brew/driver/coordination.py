@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from brew.claims.heartbeater import ClaimedOwnership, Heartbeater, StandBy
 from brew.claims.member import Membership
 from brew.driver.limits import GiveUpPolicy
-from brew.driver.run import PreflightResult, check, crash_on_purpose, create_context, create_workers, run_loops
-from brew.driver.run_context import Interval, ProgressView, RunContext, RunProgress
+from brew.driver.run import check, crash_on_purpose, create_context, create_workers, run_loops
+from brew.driver.run_context import Interval, PreflightResult, ProgressView, RunContext, RunProgress
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure
 from brew.kafka.claims_log import ClaimsLog
 from brew.names import ExitCode
@@ -135,7 +135,7 @@ class Driver:
         """Work while this driver leads; True if it is drained or stopped, False if it was replaced. Raises as `run`."""
         self.has_led = True
         shared = create_context(self.preflight, threading.Event(), self.progress, self.view)
-        runner, workers = create_workers(self.preflight, shared)
+        runner, workers = create_workers(shared)
         ended = threading.Event()
         watcher = threading.Thread(
             target=watch, args=[leadership, self.stop, shared, ended], name="leadership", daemon=True
@@ -195,7 +195,7 @@ def run_sharing(
     )
     shared = create_context(preflight, stop, progress, view)
     shared.ownership = ClaimedOwnership(heartbeater, view.note)
-    runner, workers = create_workers(preflight, shared)  # Spark before the first claim, so that a holder can work
+    runner, workers = create_workers(shared)  # Spark before the first claim, so that a holder can work
     with closing(runner), view, ExitStack() as membership:
         membership.callback(heartbeater.leave)
         if _joined(heartbeater, shared):
@@ -206,7 +206,7 @@ def run_sharing(
 
 def _joined(heartbeater: Heartbeater, shared: RunContext) -> bool:
     """Join, retrying while the claims topic is unavailable; False if the run was stopped first."""
-    give_up = GiveUpPolicy(shared.settings)
+    give_up = GiveUpPolicy(shared.preflight.settings)
     while not shared.stop.is_set():
         try:
             with interruptible():
@@ -224,4 +224,4 @@ def _joined(heartbeater: Heartbeater, shared: RunContext) -> bool:
 def _die_if_crashed(shared: RunContext, view: ProgressView) -> None:
     if shared.crashed:
         view.stop()
-        crash_on_purpose(shared.settings, shared.crashed)
+        crash_on_purpose(shared.preflight.settings, shared.crashed)

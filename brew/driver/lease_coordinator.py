@@ -16,7 +16,6 @@ from brew.driver.run_context import RunContext, Runner
 from brew.driver.work_planner import SurveyFailedError, WorkPlanner
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused
 from brew.kafka.log_reader import scan
-from brew.kafka.transaction import TransactionSettings
 from brew.names import READ_COMMITTED
 from brew.offsets import OffsetRange
 from brew.outcome import GOOD, Outcome, Status
@@ -24,7 +23,6 @@ from brew.planner import PartitionFacts
 from brew.range_transaction import Targets
 from brew.readers.direct.lease_server import LeaseServer, ReceivedMessage, WorkerSession
 from brew.readers.direct.messages import Grant, WorkerSettings, grant_message, parse_outcome
-from brew.settings import Compilers, PipelineSettings
 from brew.transformation import Transformation, for_executors, transformation
 
 _SURVEY_INTERVAL_S = 1.0
@@ -63,7 +61,7 @@ class LeaseCoordinator:
     """Grants partitions to workers, in one thread; workers report through the server's queue."""
 
     def __init__(self, shared: RunContext, workers: LeaseWorkers) -> None:
-        self._shared, self._workers, self._settings = shared, workers, shared.settings
+        self._shared, self._workers, self._settings = shared, workers, shared.preflight.settings
         self._planner = WorkPlanner(shared)
         self._assignments = Assignments(shared)
         self._facts: dict[int, PartitionFacts] = {}
@@ -178,7 +176,7 @@ class LeaseCoordinator:
         return False
 
     def _drained(self) -> bool:
-        return self._shared.goals is not None and self._assignments.drained()
+        return self._shared.preflight.goals is not None and self._assignments.drained()
 
     def _grant(self) -> None:
         free = self._assignments.free(time.monotonic())
@@ -193,7 +191,7 @@ class LeaseCoordinator:
                 self._send_grant(facts[partition], slot, share)
 
     def _send_grant(self, fact: PartitionFacts, slot: int, share: int) -> None:
-        goals, survey = self._shared.goals, self._planner.survey
+        goals, survey = self._shared.preflight.goals, self._planner.survey
         goal = None if goals is None else goals.get(fact.partition, fact.log.first)
         first_time = survey.first_attempt(fact)  # first: it forgets a position in a topic that was recreated
         start = max(fact.position, survey.last_positions.get(fact.partition, 0))
@@ -334,19 +332,14 @@ class LeaseCoordinator:
 _LOOPBACK = "127.0.0.1"
 
 
-def lease_workers(
-    settings: PipelineSettings,
-    transaction: TransactionSettings,
-    compilers: Compilers,
-    *,
-    watched: bool,
-    traced: bool,
-) -> LeaseWorkers:
+def lease_workers(shared: RunContext) -> LeaseWorkers:
     """Create this run's workers; imports Spark only if it is used."""
+    settings, progress = shared.preflight.settings, shared.progress
 
     def worker_settings(host: str, server: LeaseServer, made: Transformation) -> WorkerSettings:
         limits = settings.direct, settings.crash, settings.max_records_per_transaction
-        more = *limits, settings.journal, watched, traced
+        more = *limits, settings.journal, progress.watched, progress.traced
+        transaction = shared.preflight.transaction
         return WorkerSettings(host, server.port, server.token, settings.input, transaction, made, *more)
 
     if settings.spark.absent:
@@ -360,7 +353,7 @@ def lease_workers(
 
     # Before Spark starts: refuses what can't be serialized.
     made = for_executors(transformation(settings), partial(pickled, py_files=settings.spark.py_files))
-    context = session.start_context(settings.spark, compilers)
+    context = session.start_context(settings.spark, shared.preflight.compilers)
     conf = context.getConf()
     host = conf.get("spark.driver.host", _LOOPBACK) or _LOOPBACK
     server = LeaseServer(conf.get("spark.driver.bindAddress", host) or host, settings.direct.lease_s)

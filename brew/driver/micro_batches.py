@@ -31,7 +31,7 @@ class MicroBatchLane:
 
     def __init__(self, shared: RunContext, engine: Engine, index: int, made: Transformation) -> None:
         self._shared, self._engine, self._index, self._transformation = shared, engine, index, made
-        self._settings = shared.settings
+        self._settings = shared.preflight.settings
         self._planner = WorkPlanner(shared)
         self._size = TransactionSize.at_most(
             self._settings.max_records_per_transaction, self._settings.transaction_timeout_s
@@ -71,7 +71,8 @@ class MicroBatchLane:
         for r in ranges:
             fact = facts[r.partition]
             specs[r.partition] = AttemptSpec(r, survey.targets(fact), survey.first_attempt(fact), next_crash(r))
-        job = Job(specs, shared.transaction, self._transformation, settings.journal, traced=shared.progress.traced)
+        transaction, traced = shared.preflight.transaction, shared.progress.traced
+        job = Job(specs, transaction, self._transformation, settings.journal, traced=traced)
         shared.running.update({r.partition: r for r in ranges})
         if shared.stop.is_set():  # checked after the line above: a stop waits for everything in ``running``
             for offered in ranges:

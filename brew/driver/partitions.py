@@ -195,9 +195,9 @@ class PartitionSurvey:
     """
 
     def __init__(self, shared: RunContext) -> None:
-        self._shared, self._settings = shared, shared.settings
-        self._offsets = OffsetsClient(shared.settings)
-        self._topics = shared.targets
+        self._shared, self._settings = shared, shared.preflight.settings
+        self._offsets = OffsetsClient(shared.preflight.settings)
+        self._topics = shared.preflight.topics
         self._may_start: set[int] = set()
         self._output_wait: missing_offsets.OutputWait | None = None
         self._next_note = 0.0
@@ -235,7 +235,7 @@ class PartitionSurvey:
             self._report_missing_outputs()
         busy = set(self._shared.running)
         picked = list(pick(source))
-        readable = picked if self._shared.goals is not None else self._with_leader(source, picked, deadline)
+        readable = picked if self._shared.preflight.goals is not None else self._with_leader(source, picked, deadline)
         facts = self._offsets.facts(source, readable, deadline, self.last_positions)
         for fact in facts:
             check(fact, settings.group)
@@ -273,7 +273,7 @@ class PartitionSurvey:
         return [p for p in picked if p in led]
 
     def _renew_idle(self, facts: Iterable[PartitionFacts]) -> None:
-        if self._shared.goals is not None or self._shared.replaced.is_set() or self._shared.stop.is_set():
+        if self._shared.preflight.goals is not None or self._shared.replaced.is_set() or self._shared.stop.is_set():
             return
         idle = [f for f in facts if f.committed is not None and not f.lag and f.partition in self.owned]
         if problem := self._idle.renew_one({fact.partition: fact.position for fact in idle}):
@@ -351,7 +351,7 @@ class PartitionSurvey:
             partition_in(settings.output),
             partition_in(settings.dead_letter),
             position_metadata(fact.topic_id),
-            self._shared.dead_letter_max_bytes,
+            self._shared.preflight.dead_letter_max_bytes,
             {name: partition_in(name) for name in settings.also_output},
         )
 

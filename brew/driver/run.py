@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -17,21 +17,20 @@ import psutil
 from brew.deadline import Deadline
 from brew.driver.micro_batches import MicroBatchLane
 from brew.driver.partitions import OffsetsClient
-from brew.driver.run_context import Engine, ProgressView, RunContext, Runner, RunProgress
+from brew.driver.run_context import Engine, PreflightResult, ProgressView, RunContext, Runner, RunProgress
 from brew.errors import BrewError
-from brew.fault_injection import CrashInjector, message
+from brew.fault_injection import message
 from brew.journal import check_folder
 from brew.kafka import topics
 from brew.kafka.clients import BATCH_BYTES, reach
 from brew.kafka.cluster import ClusterQueries
-from brew.kafka.topics import Topic
 from brew.kafka.transaction import MESSAGE_MAX_BYTES, KafkaTransaction, TransactionSettings
 from brew.names import ExitCode, quantity
 from brew.observability.status import Phase
 from brew.outcome import Outcome
 from brew.preflight import enforce
 from brew.preflight.checks import run_checks, topics_of
-from brew.settings import Compilers, PipelineSettings, Reader
+from brew.settings import PipelineSettings, Reader
 from brew.signals import interruptible
 from brew.transformation import for_executors, transformation
 
@@ -107,7 +106,7 @@ def _end(shared: RunContext, runner: Runner, threads: list[threading.Thread]) ->
 
 def _wait_for_others(shared: RunContext) -> None:
     """Wait for running transactions, so that a crash message counts everything that they leave in the log."""
-    deadline = Deadline(shared.settings.transaction_timeout_s)
+    deadline = Deadline(shared.preflight.settings.transaction_timeout_s)
     while shared.running and not deadline.expired():
         time.sleep(_POLL_S)
 
@@ -124,9 +123,10 @@ def _fence_remaining(shared: RunContext) -> None:
         return
     deadline, owned = Deadline(_FENCE_S), shared.ownership.current_partitions()
     left = [r for r in {**shared.lost, **shared.running}.values() if r.partition in owned]
+    transaction = shared.preflight.transaction
     while left and not deadline.expired():
         offered = left.pop()
-        with contextlib.closing(KafkaTransaction(shared.transaction, offered.topic, offered.partition)) as kafka:
+        with contextlib.closing(KafkaTransaction(transaction, offered.topic, offered.partition)) as kafka:
             try:
                 kafka.fence(deadline)
             except BrewError as error:
@@ -149,29 +149,6 @@ def crash_on_purpose(settings: PipelineSettings, crashed: list[Outcome]) -> None
 _REACH_S = 10.0
 _CHECK_S = 30.0
 _OUTPUT_ROOM = 16_384
-_LONG_RUN = 1_500_000
-
-
-@dataclass(frozen=True)
-class PreflightResult:
-    """What the checks found: topics, where a drain ends, limits; ``notes``: unsafe settings allowed by name."""
-
-    topics: dict[str, Topic]
-    goals: dict[int, int] | None
-    settings: PipelineSettings
-    dead_letter_max_bytes: int
-    transaction: TransactionSettings
-    backlog: int
-    notes: tuple[str, ...] = ()
-
-    @property
-    def compilers(self) -> Compilers:
-        """The JIT compilers that pay off for this run (docs/decisions/0006); the direct reader hardly uses the JVM."""
-        if self.settings.reader is Reader.DIRECT:
-            return Compilers.FIRST
-        if self.settings.follow:
-            return Compilers.BOTH
-        return Compilers.FIRST if self.backlog < _LONG_RUN else Compilers.SECOND_LATE
 
 
 @interruptible()
@@ -220,7 +197,7 @@ def run(settings: PipelineSettings, stop: threading.Event, progress: RunProgress
     if stop.is_set():
         return ExitCode.DONE
     shared = create_context(preflight, stop, progress, view)
-    runner, workers = create_workers(preflight, shared)
+    runner, workers = create_workers(shared)
     with contextlib.closing(runner):
         with view:
             run_loops(shared, runner, workers)
@@ -229,14 +206,13 @@ def run(settings: PipelineSettings, stop: threading.Event, progress: RunProgress
     return ExitCode.DONE
 
 
-def create_workers(preflight: PreflightResult, shared: RunContext) -> tuple[Runner, list[WorkLoop]]:
+def create_workers(shared: RunContext) -> tuple[Runner, list[WorkLoop]]:
     """Create what runs the transactions and what plans them."""
-    settings = preflight.settings
+    settings = shared.preflight.settings
     if settings.reader is Reader.DIRECT:
         from brew.driver.lease_coordinator import LeaseCoordinator, lease_workers  # noqa: PLC0415
 
-        options = {"watched": shared.progress.watched, "traced": shared.progress.traced}
-        workers = lease_workers(settings, preflight.transaction, preflight.compilers, **options)
+        workers = lease_workers(shared)
         return workers, [LeaseCoordinator(shared, workers)]
     engine: Engine
     if settings.spark.absent:
@@ -251,7 +227,7 @@ def create_workers(preflight: PreflightResult, shared: RunContext) -> tuple[Runn
 
         # Before Spark starts: refuses what can't be serialized.
         made = for_executors(transformation(settings), partial(pickled, py_files=settings.spark.py_files))
-        spark = session.start(settings.spark, preflight.compilers)
+        spark = session.start(settings.spark, shared.preflight.compilers)
         engine = connector.SparkEngine(spark, settings.spark, patience_s=settings.patience_s)
     return engine, [MicroBatchLane(shared, engine, index, made) for index in range(settings.lanes)]
 
@@ -262,14 +238,4 @@ def create_context(
     """Create the state that the workers of this run share; reports unsafe settings that were allowed."""
     for note in preflight.notes:
         view.note(note)
-    return RunContext(
-        preflight.settings,
-        preflight.topics,
-        stop,
-        progress,
-        view,
-        preflight.goals,
-        preflight.dead_letter_max_bytes,
-        preflight.transaction,
-        CrashInjector(preflight.settings.crash),
-    )
+    return RunContext(preflight, stop, progress, view)

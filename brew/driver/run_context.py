@@ -27,7 +27,7 @@ from brew.offsets import OffsetRange
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
 from brew.record import OTHER_REASONS
-from brew.settings import PipelineSettings
+from brew.settings import Compilers, PipelineSettings, Reader
 from brew.transformation import transformation
 
 MAX_REASONS = 100
@@ -242,37 +242,62 @@ class Interval:
             return True
 
 
+_LONG_RUN = 1_500_000
+
+
+@dataclass(frozen=True)
+class PreflightResult:
+    """
+    What the checks found. ``topics``: input, output and dead-letter topic by name. ``goals``: partition -> offset where
+    a draining run ends; None follows forever. ``notes``: unsafe settings allowed by name.
+    """
+
+    topics: Mapping[str, Topic]
+    goals: Mapping[int, int] | None
+    settings: PipelineSettings
+    dead_letter_max_bytes: int
+    transaction: TransactionSettings
+    backlog: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def compilers(self) -> Compilers:
+        """The JIT compilers that pay off for this run (docs/decisions/0006); the direct reader hardly uses the JVM."""
+        if self.settings.reader is Reader.DIRECT:
+            return Compilers.FIRST
+        if self.settings.follow:
+            return Compilers.BOTH
+        return Compilers.FIRST if self.backlog < _LONG_RUN else Compilers.SECOND_LATE
+
+
 @dataclass
 class RunContext:
     """
     Shared state of one run.
 
-    ``targets``: input, output and dead-letter topic by name. ``goals``: partition -> offset where a draining run ends;
-    None follows forever. ``running``: partition -> range that may have an open transaction now. ``replaced``: another
+    ``running``: partition -> range that may have an open transaction now. ``replaced``: another
     driver works now, and fences open transactions. ``lost``: ranges whose worker is gone; their transactions may be
     open until the next attempt fences them. ``member_check_due``: when to check the group for members.
     """
 
-    settings: PipelineSettings
-    targets: Mapping[str, Topic]
+    preflight: PreflightResult
     stop: threading.Event
     progress: RunProgress
     view: ProgressView
-    goals: Mapping[int, int] | None
-    dead_letter_max_bytes: int
-    transaction: TransactionSettings
-    crash_injector: CrashInjector
     crashed: list[Outcome] = field(default_factory=list)
     running: dict[int, OffsetRange] = field(default_factory=dict)
     lost: dict[int, OffsetRange] = field(default_factory=dict)
     replaced: threading.Event = field(default_factory=threading.Event)
     ownership: Ownership = field(default_factory=Ownership)
+    crash_injector: CrashInjector = field(init=False)
     first: FirstRecordsCheck = field(init=False)
     member_check_due: Interval = field(default_factory=lambda: Interval(_MEMBERS_S))
 
     def __post_init__(self) -> None:
-        advice = str if self.settings.transform is None else transformation(self.settings).advice
-        self.first = FirstRecordsCheck(self.settings.max_rejected, advice, self.settings.dead_letter)
+        settings = self.preflight.settings
+        self.crash_injector = CrashInjector(settings.crash)
+        advice = str if settings.transform is None else transformation(settings).advice
+        self.first = FirstRecordsCheck(settings.max_rejected, advice, settings.dead_letter)
 
 
 class Runner(Protocol):

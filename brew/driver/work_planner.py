@@ -29,8 +29,8 @@ class WorkPlanner:
         self._shared = shared
         self.survey = PartitionSurvey(shared)
         self.owned: Container[int] = ALL_PARTITIONS
-        self._give_up = GiveUpPolicy(shared.settings)
-        self._breaker = CircuitBreaker(shared.settings.max_rejected, shared.settings.dead_letter)
+        self._give_up = GiveUpPolicy(shared.preflight.settings)
+        self._breaker = CircuitBreaker(shared.preflight.settings.max_rejected, shared.preflight.settings.dead_letter)
 
     def take_ownership(self, idle: Callable[[int], bool]) -> bool:
         """Hand over ``idle`` partitions that are due to other drivers; True if the owned partitions changed."""
@@ -58,7 +58,7 @@ class WorkPlanner:
 
     def plan(self, facts: Sequence[PartitionFacts], max_records: int, *, complete: bool = True) -> Plan:
         """Return the ranges to transact; the plan counts as drained only if ``facts`` are ``complete``."""
-        plan = plan_ranges(facts, max_records, self._shared.goals)
+        plan = plan_ranges(facts, max_records, self._shared.preflight.goals)
         return Plan(plan.ranges, plan.blocked, plan.drained and complete).split(self.owned)
 
     def idle(self, plan: Plan, *, others_work: bool = False) -> None:
@@ -69,7 +69,7 @@ class WorkPlanner:
         self._give_up.succeeded()
         if others_work:
             self._give_up.progressed()
-        elif self._shared.goals is not None:
+        elif self._shared.preflight.goals is not None:
             self._give_up.blocked(plan.blocked, plan.owned_by_others)
 
     def reconcile(self, outcomes: Sequence[Outcome]) -> float:

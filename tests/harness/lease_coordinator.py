@@ -16,9 +16,8 @@ from brew.connection import Connection
 from brew.driver import work_planner
 from brew.driver.lease_coordinator import LeaseCoordinator
 from brew.driver.partitions import PartitionSurvey
-from brew.driver.run_context import ProgressView, RunContext, RunProgress
+from brew.driver.run_context import PreflightResult, ProgressView, RunContext, RunProgress
 from brew.errors import BrewError, KafkaFailure, Refused
-from brew.fault_injection import CrashInjector
 from brew.kafka.topics import Topic
 from brew.kafka.transaction import TransactionSettings
 from brew.offsets import Committed, LogOffsets
@@ -152,15 +151,15 @@ def run_context(
     settings: PipelineSettings,
     stop: threading.Event | None = None,
     *,
-    targets: Mapping[str, Topic] | None = None,
+    topics: Mapping[str, Topic] | None = None,
     view: ProgressView | None = None,
     goals: Mapping[int, int] | None = None,
     **more: Any,
 ) -> RunContext:
     """Return the state of a run with these settings."""
-    fields = (settings, targets or {}, stop or threading.Event(), RunProgress(), view or ProgressView(), goals)
     transaction = TransactionSettings(settings.connection, settings.group, 60.0)
-    return RunContext(*fields, 1_000_000, transaction, CrashInjector(settings.crash), **more)
+    preflight = PreflightResult(topics or {}, goals, settings, 1_000_000, transaction, 0)
+    return RunContext(preflight, stop or threading.Event(), RunProgress(), view or ProgressView(), **more)
 
 
 def worker_settings(port: int = 0, **more: Any) -> WorkerSettings:

@@ -179,7 +179,7 @@ class Stage:
         reader = ["--reader", self.reader] if self.reader else []
         preflight = running.check(self.settings("--master", "none", "--lanes", "1", *reader, *options))
         shared = running.create_context(preflight, stop or threading.Event(), view.progress, view)
-        runner, workers = running.create_workers(preflight, shared)
+        runner, workers = running.create_workers(shared)
         try:
             for worker in workers:
                 worker.run()

@@ -50,7 +50,7 @@ def follow(stage: Stage, reader: str, progress: RunProgress, stop: threading.Eve
     preflight = running.check(stage.settings("--master", "none", "--reader", reader, "--follow", "--lanes", "1"))
     stop = stop or threading.Event()
     shared = running.create_context(preflight, stop, progress, DrainView())
-    runner, workers = running.create_workers(preflight, shared)
+    runner, workers = running.create_workers(shared)
     timer = threading.Timer(90, stop.set)
     timer.start()
     try:

@@ -25,8 +25,7 @@ from brew.claims.messages import WHOLE_TOPIC
 from brew.deadline import Deadline
 from brew.driver import coordination, run
 from brew.driver.limits import GiveUpPolicy
-from brew.driver.run import PreflightResult
-from brew.driver.run_context import RunContext
+from brew.driver.run_context import PreflightResult, RunContext
 from brew.errors import DeadlineExceeded, Fatal, Refused, UsageError
 from brew.kafka.topics import Topic
 from brew.kafka.transaction import TransactionSettings
@@ -123,7 +122,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     workers = FakeWorkers(leadership.log)
     monkeypatch.setattr(run, "_FENCE_S", 0.05)
 
-    def create_workers(_preflight: PreflightResult, shared: RunContext) -> tuple[Any, Sequence[Any]]:
+    def create_workers(shared: RunContext) -> tuple[Any, Sequence[Any]]:
         workers.shared = shared
         return workers, [workers]
 
@@ -521,7 +520,7 @@ def test_a_stop_ends_the_wait_for_a_claims_topic(monkeypatch: pytest.MonkeyPatch
     view, down, stop = DrainView(), MagicMock(), threading.Event()
     down.side_effect = down.__enter__.side_effect = DeadlineExceeded("no answer")
     shared = run_context(parsed("--share"), stop, view=view)
-    patience = GiveUpPolicy(shared.settings)
+    patience = GiveUpPolicy(shared.preflight.settings)
     standing_by = in_background(lambda: coordination.alternate(down, Mock(), Mock(), stop, patience, view))
     sharing = in_background(lambda: coordination._joined(down, shared))
     until(lambda: len(view.notes) == 2, "both wait")

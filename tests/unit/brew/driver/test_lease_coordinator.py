@@ -37,7 +37,7 @@ from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts
 from brew.readers.direct.lease_server import ReceivedMessage, WorkerSession
 from brew.readers.direct.messages import outcome_message, released_message
-from brew.settings import Compilers, DirectSettings, PipelineSettings
+from brew.settings import DirectSettings, PipelineSettings
 
 Plays = Callable[..., LeaseRun]
 _TURN_S = 0.05
@@ -632,8 +632,7 @@ def test_workers_are_told_the_drivers_name(
     monkeypatch.setattr(lease_coordinator, "for_executors", lambda made, _pickled: made)
     monkeypatch.setattr(session, "start_context", Mock(return_value=context))
     settings = PipelineSettings(Connection("nowhere:1"), "in", "out", "dead", "group")
-    run = settings, run_context(settings).transaction, Compilers.FIRST
-    workers: Any = lease_workers(*run, watched=False, traced=False)
+    workers: Any = lease_workers(run_context(settings))
     assert isinstance(workers, executors.SparkWorkers)
     assert (servers, workers._settings.host) == ([(bound, settings.direct.lease_s)], host)
     assert workers._context is context

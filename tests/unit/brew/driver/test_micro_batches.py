@@ -233,7 +233,7 @@ def test_a_stop_ends_each_wait_of_a_lane(monkeypatch: pytest.MonkeyPatch, wait: 
     """Ten seconds after SIGTERM a process is killed."""
     monkeypatch.setattr(GiveUpPolicy, "failed", lambda *_: 60.0)
     run = Run(monkeypatch, poll_interval_s=60.0)
-    run.shared.goals = None
+    run.shared.preflight = replace(run.shared.preflight, goals=None)
     if wait == "for records":
         run.survey.committed = {0: END, 1: END}
     run.survey.failures = [Retriable("no answer")] if wait == "after a survey" else []

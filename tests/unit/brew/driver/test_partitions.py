@@ -93,7 +93,7 @@ class Run:
         monkeypatch.setattr(partitions, "OffsetsClient", lambda _settings: self.cluster)
         monkeypatch.setattr(missing_offsets, "resolve", self.cluster.resolve)
         targets = {name: Topic(name, name, 2, 1) for name in ("in", "out", "dead")}
-        self.shared = run_context(SETTINGS, targets=targets, view=self.view)
+        self.shared = run_context(SETTINGS, topics=targets, view=self.view)
         self.survey = PartitionSurvey(self.shared)
 
     def look(self) -> dict[int, PartitionFacts]:
@@ -145,7 +145,7 @@ def test_a_run_that_gives_up_names_an_output_that_was_deleted(
 ) -> None:
     """What the client says, `10 message(s) failed delivery`, names neither the topic nor what to do."""
     run = Run(monkeypatch, deleted=deleted)
-    run.shared.settings = replace(SETTINGS, patience_s=1)
+    run.shared.preflight = replace(run.shared.preflight, settings=replace(SETTINGS, patience_s=1))
     planner = WorkPlanner(run.shared)
     planner.failed("partition 0", "the first failure")
     planner._give_up._last_progress = planner._give_up._failing_since = time.monotonic() - 1.01
@@ -186,9 +186,9 @@ def test_a_following_run_goes_on_beside_a_partition_without_a_leader(run: Run, m
     monkeypatch.setattr(run.shared.progress, "leaderless", reported.append)
     run.cluster.leaderless = (1,)
     assert [(sorted(run.look()), run.all_of_them) for _ in range(3)] == [([0], False)] * 3
-    run.shared.goals = {0: 10, 1: 10}
+    run.shared.preflight = replace(run.shared.preflight, goals={0: 10, 1: 10})
     assert sorted(run.look()) == [0, 1], "a drain needs all of them, and fails"
-    run.shared.goals, run.cluster.leaderless = None, ()
+    run.shared.preflight, run.cluster.leaderless = replace(run.shared.preflight, goals=None), ()
     assert (sorted(run.look()), run.all_of_them) == ([0, 1], True)
     assert reported == [[], [1], [1], []], "once may be an election"
     assert run.view.notes == ["no leader for in[1]; start a broker that holds them; the run goes on in the others"]
@@ -369,7 +369,7 @@ def test_the_position_of_an_idle_partition_is_committed_again_before_it_expires(
 def test_a_drain_renews_nothing(monkeypatch: pytest.MonkeyPatch, renewed: list[int]) -> None:
     monkeypatch.setattr(missing_offsets, "_IDLE_S", 0.0)
     run = Run(monkeypatch, committed={0: Committed(10, ""), 1: Committed(10, "")})
-    run.shared.goals = {0: 10, 1: 10}
+    run.shared.preflight = replace(run.shared.preflight, goals={0: 10, 1: 10})
     run.look()
     assert renewed == []
 

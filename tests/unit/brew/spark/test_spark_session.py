@@ -32,7 +32,7 @@ from pyspark.accumulators import AccumulatorTCPServer
 from pyspark.errors import PySparkRuntimeError
 
 from brew.driver import warm_up
-from brew.driver.run import PreflightResult
+from brew.driver.run_context import PreflightResult
 from brew.driver.warm_up import WarmSpark
 from brew.errors import DeadlineExceeded, Refused
 from brew.kafka.topics import Topic
