@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from brew.claims.heartbeater import ClaimedOwnership, Heartbeater, StandBy
 from brew.claims.member import Membership
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _POLL_S, _FAILING_S = 0.02, 60.0
 
+Joined = TypeVar("Joined")
+
 
 def run(settings: PipelineSettings, stop: threading.Event, progress: RunProgress, view: ProgressView) -> ExitCode:
     """Run as `brew.driver.run.run`, but only while this driver leads; a replaced driver stands by again."""
@@ -33,7 +35,11 @@ def run(settings: PipelineSettings, stop: threading.Event, progress: RunProgress
     if stop.is_set():
         return ExitCode.DONE
 
-    warm_spark = _start_spark(preflight, view)
+    warm_spark: WarmSpark | None = None
+    if not preflight.settings.spark.absent:  # before claiming leadership, so that the leader can work at once
+        from brew.driver.warm_up import WarmSpark  # noqa: PLC0415 - a third of a second
+
+        warm_spark = WarmSpark(preflight.settings, preflight.compilers, view.note)
     with nullcontext() if warm_spark is None else closing(warm_spark), view:
         driver = Driver(preflight, warm_spark, stop, progress, view, name)
 
@@ -52,15 +58,6 @@ def run(settings: PipelineSettings, stop: threading.Event, progress: RunProgress
     return ExitCode.DONE
 
 
-def _start_spark(preflight: PreflightResult, view: ProgressView) -> WarmSpark | None:
-    """Start Spark before claiming leadership, so that the leader can work at once."""
-    if preflight.settings.spark.absent:
-        return None
-    from brew.driver.warm_up import WarmSpark  # noqa: PLC0415 - a third of a second
-
-    return WarmSpark(preflight.settings, preflight.compilers, view.note)
-
-
 def alternate(
     open_leadership: Callable[[], AbstractContextManager[StandBy]],
     wait: Callable[[StandBy], bool],
@@ -71,25 +68,42 @@ def alternate(
 ) -> None:
     """
     Wait and work alternately until ``work_on`` returns True or ``stop`` is set. Leadership is given up after each turn:
-    a driver that still has to clean up must not get it again. Raises `BrewError`: from the work, or the claims topic
-    was unavailable for longer than --patience.
+    a driver that still has to clean up must not get it again. Raises `BrewError`: from the work, or as `joined`.
     """
     while not stop.is_set():
         with ExitStack() as turn:
-            try:
-                with interruptible():
-                    opened = open_leadership()
-                    turn.push(opened)  # first, so that a signal within the next call leaves nothing behind
-                    leadership = opened.__enter__()
-            except Stopped:
+            leadership = joined(turn, open_leadership, stop, give_up, view)
+            if leadership is None:
                 return
-            except (DeadlineExceeded, KafkaFailure) as error:
-                view.note(f"the claims topic is out of reach, trying again: {error}")
-                stop.wait(give_up.failed("the claims topic is out of reach", str(error)))
-                continue
             give_up.succeeded()
             if not wait(leadership) or work_on(leadership):
                 return
+
+
+def joined(
+    turn: ExitStack,
+    open_claims: Callable[[], AbstractContextManager[Joined]],
+    stop: threading.Event,
+    give_up: GiveUpPolicy,
+    view: ProgressView,
+) -> Joined | None:
+    """
+    Join, until ``turn`` ends; retry while the claims topic is unavailable. None if the run was stopped first. Raises
+    `Refused`: unavailable for longer than --patience.
+    """
+    while not stop.is_set():
+        try:
+            with interruptible():
+                opened = open_claims()
+                turn.push(opened)  # first, so that a signal within the next call leaves nothing behind
+                return opened.__enter__()
+        except Stopped:
+            return None
+        except (DeadlineExceeded, KafkaFailure) as error:
+            turn.close()
+            view.note(f"the claims topic is out of reach, trying again: {error}")
+            stop.wait(give_up.failed("the claims topic is out of reach", str(error)))
+    return None
 
 
 @dataclass
@@ -197,28 +211,10 @@ def run_sharing(
     shared.ownership = ClaimedOwnership(heartbeater, view.note)
     runner, workers = create_workers(shared)  # Spark before the first claim, so that a holder can work
     with closing(runner), view, ExitStack() as membership:
-        membership.callback(heartbeater.leave)
-        if _joined(heartbeater, shared):
+        if joined(membership, lambda: heartbeater, stop, GiveUpPolicy(preflight.settings), view):
             run_loops(shared, runner, workers)
             _die_if_crashed(shared, view)  # like a kill: nothing is released
     return ExitCode.DONE
-
-
-def _joined(heartbeater: Heartbeater, shared: RunContext) -> bool:
-    """Join, retrying while the claims topic is unavailable; False if the run was stopped first."""
-    give_up = GiveUpPolicy(shared.preflight.settings)
-    while not shared.stop.is_set():
-        try:
-            with interruptible():
-                heartbeater.__enter__()
-        except Stopped:
-            return False
-        except (DeadlineExceeded, KafkaFailure) as error:
-            shared.view.note(f"the claims topic is out of reach, trying again: {error}")
-            shared.stop.wait(give_up.failed("the claims topic is out of reach", str(error)))
-        else:
-            return True
-    return False
 
 
 def _die_if_crashed(shared: RunContext, view: ProgressView) -> None:

@@ -8,15 +8,14 @@ import time
 from asyncio import CancelledError
 from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, Self, cast
+from typing import Any, Self
 from unittest.mock import MagicMock, Mock
 
 import pytest
 from harness.claims import MemoryLog, Shared
-from harness.lease_coordinator import run_context
 from harness.pipeline import DrainView, until
 
 from brew.claims.heartbeater import ALL_PARTITIONS, ClaimedOwnership, IsIdle, Ownership, StandBy, listed
@@ -466,8 +465,8 @@ def test_a_driver_that_shares_claims_once_spark_runs_and_leaves_before_spark_end
     topics = {settings.input: Topic(settings.input, "id", 4, 1)}
     preflight = PreflightResult(topics, None, settings, 1, transaction, 0)
     heartbeater, runner = MagicMock(), Mock(close=lambda: steps.append("Spark ends"))
-    heartbeater.__enter__.side_effect = lambda: steps.append("joins")
-    heartbeater.leave.side_effect = lambda: steps.append("leaves")
+    heartbeater.__enter__.side_effect = lambda: steps.append("joins") or heartbeater
+    heartbeater.__exit__.side_effect = lambda *_: steps.append("leaves")
 
     def create_workers(*_: object) -> tuple[Any, list[Any]]:
         steps.append("Spark runs")
@@ -495,39 +494,24 @@ def test_a_driver_that_shares_claims_once_spark_runs_and_leaves_before_spark_end
 
 def test_a_claims_topic_that_one_broker_does_not_know_yet_is_asked_for_again() -> None:
     """Two drivers that start at once on three brokers: one of them has just made it."""
-
-    class Late(FakeHeartbeater):
-        tries = 0
-
-        def __enter__(self) -> None:
-            self.tries += 1
-            if self.tries == 1:
-                raise Fatal("bounds of the claims topic: unknown topic")
-
-    heartbeater: Any = Late()
-    view, settings = DrainView(), parsed("--share")
-    transaction = TransactionSettings(settings.connection, settings.group, 60.0)
-    preflight = PreflightResult({}, None, settings, 1, transaction, 0)
-    shared = run.create_context(preflight, threading.Event(), view.progress, view)
-    assert coordination._joined(heartbeater, shared)
-    assert heartbeater.tries == 2
+    heartbeater, view, patience = MagicMock(), DrainView(), GiveUpPolicy(parsed("--share"))
+    heartbeater.__enter__.side_effect = [Fatal("bounds of the claims topic: unknown topic"), heartbeater]
+    with ExitStack() as turn:
+        assert coordination.joined(turn, lambda: heartbeater, threading.Event(), patience, view) is heartbeater
+    assert heartbeater.__enter__.call_count == heartbeater.__exit__.call_count == 2
     assert view.notes[0].startswith("the claims topic is out of reach, trying again: bounds")
 
 
 def test_a_stop_ends_the_wait_for_a_claims_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten seconds after SIGTERM a process is killed."""
     monkeypatch.setattr(GiveUpPolicy, "failed", lambda *_: 60.0)
-    view, down, stop = DrainView(), MagicMock(), threading.Event()
-    down.side_effect = down.__enter__.side_effect = DeadlineExceeded("no answer")
-    shared = run_context(parsed("--share"), stop, view=view)
-    patience = GiveUpPolicy(shared.preflight.settings)
-    standing_by = in_background(lambda: coordination.alternate(down, Mock(), Mock(), stop, patience, view))
-    sharing = in_background(lambda: coordination._joined(down, shared))
-    until(lambda: len(view.notes) == 2, "both wait")
+    view, down, stop = DrainView(), Mock(side_effect=DeadlineExceeded("no answer")), threading.Event()
+    patience = GiveUpPolicy(parsed("--share"))
+    thread, answers = in_background(lambda: coordination.alternate(down, Mock(), Mock(), stop, patience, view))
+    until(lambda: len(view.notes) == 1, "it waits")
     stop.set()
-    for (thread, answers), answer in ((standing_by, None), (sharing, False)):
-        thread.join(5)
-        assert answers == [answer]
+    thread.join(5)
+    assert answers == [None]
 
 
 def test_a_signal_ends_the_attempt_to_join(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -543,7 +527,3 @@ def test_a_signal_ends_the_attempt_to_join(monkeypatch: pytest.MonkeyPatch) -> N
         stop_on_signals(stop)
         coordination.alternate(lambda: leadership, Mock(), Mock(), stop, patience, DrainView())
     assert leadership.log == ["left"], "what it may have begun is ended"
-    shared = run_context(parsed("--share"), threading.Event(), view=DrainView())
-    with handlers_kept():
-        stop_on_signals(stop)
-        assert not coordination._joined(cast("Any", SimpleNamespace(__enter__=join)), shared)
