@@ -93,28 +93,24 @@ def checksums(part: Part) -> dict[str, str]:
 
 def jars(part: Part, folder: Path) -> list[Path]:
     """Return the jars (the registry: an archive) of ``part`` below ``folder``, sorted; empty if never fetched."""
-    return _files(folder / part)
+    return sorted([*(folder / part).glob("*.jar"), *(folder / part).glob("*.tar.gz")])
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted([*folder.glob("*.jar"), *folder.glob("*.tar.gz")])
-
-
-def check(part: Part, folder: Path) -> None:
-    """Compare ``folder`` with the checksums; raises `Refused` if a jar is missing, unknown or not the tested one."""
-    expected = checksums(part)
-    present = {file.name for file in _files(folder)}
+def check(part: Part, jvm_dir: Path) -> None:
+    """Compare the jars with the checksums; raises `Refused` if one is missing, unknown or not the tested one."""
+    expected, folder = checksums(part), jvm_dir / part
+    present = {file.name for file in jars(part, jvm_dir)}
     if missing := sorted(expected.keys() - present):
         raise Refused(
-            f"{missing[0]} is not in {folder} ({len(missing)} of {len(expected)} jars missing); {_run_again(part)}"
+            f"{missing[0]} is not in {folder} ({len(missing)} of {len(expected)} jars missing); {_remedy(part)} again"
         )
     if foreign := sorted(present - expected.keys()):
-        raise Refused(f"{folder / foreign[0]} is not a jar of this version; remove it, or {_run_again(part)}")
+        raise Refused(f"{folder / foreign[0]} is not a jar of this version; remove it, or {_remedy(part)} again")
     for name, digest in expected.items():
         if (actual := sha256(folder / name)) != digest:
             raise Refused(
                 f"{folder / name} has the SHA-256 {actual[:16]}..., this version needs {digest[:16]}...: "
-                f"it is damaged, or another jar of that name; remove it and {_run_again(part)}"
+                f"it is damaged, or another jar of that name; remove it and {_remedy(part)} again"
             )
 
 
@@ -124,23 +120,14 @@ def sha256(file: Path) -> str:
 
 
 def missing_jars(part: Part, folder: Path) -> Refused:
-    return Refused(
-        f"no jars in {folder / part}; run `{COMMANDS[part]}` (in a checkout `{_in_checkout(part)}`), or set {VARIABLE} "
-        "to the directory that has them"
-    )
+    return Refused(f"no jars in {folder / part}; {_remedy(part)}, or set {VARIABLE} to the directory that has them")
 
 
-def _run_again(part: Part) -> str:
-    return f"run `{COMMANDS[part]}` (in a checkout `{_in_checkout(part)}`) again"
-
-
-def _in_checkout(part: Part) -> str:
-    """Return the command in a checkout: `make setup` for the default parts, the sandbox's for other brokers."""
-    return (
-        "make setup"
-        if part in {Part.SPARK, Part.KAFKA}
-        else COMMANDS[part].replace("brew-sandbox", "python -m sandbox")
-    )
+def _remedy(part: Part) -> str:
+    """Return which command to run; a checkout has `make setup` for the default parts, and the sandbox for others."""
+    default = part in {Part.SPARK, Part.KAFKA}
+    in_checkout = "make setup" if default else COMMANDS[part].replace("brew-sandbox", "python -m sandbox")
+    return f"run `{COMMANDS[part]}` (in a checkout `{in_checkout}`)"
 
 
 _MIN_JAVA = 17
@@ -162,7 +149,7 @@ def fetch(part: Part, jvm_dir: Path, source: Path | None = None) -> bool:
     with (jvm_dir / ".fetch-lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # a second fetch waits, and then finds the jars
         with contextlib.suppress(Refused):
-            check(part, jvm_dir / part)
+            check(part, jvm_dir)
             return False
         with tempfile.TemporaryDirectory(prefix=f"{part}-", dir=jvm_dir) as fresh:
             folder = Path(fresh, part)
@@ -171,17 +158,21 @@ def fetch(part: Part, jvm_dir: Path, source: Path | None = None) -> bool:
                 _retrieve(part, Path(fresh), jvm_dir)
             else:
                 _copy(part, source, folder)
-            check(part, folder)
+            check(part, Path(fresh))
             shutil.rmtree(jvm_dir / part, ignore_errors=True)
             folder.rename(jvm_dir / part)
     return True
 
 
-def java() -> str:
-    """Return the `java` of `JAVA_HOME`, else the first on PATH; raises `Refused` if it is missing or older than 17."""
-    need = f"Java {_MIN_JAVA} or later is needed (a JRE is enough)"
+def find_java() -> str | None:
+    """Return the `java` of `JAVA_HOME`, else the first on PATH."""
     named = os.environ.get("JAVA_HOME")
-    executable = str(Path(named, "bin", "java")) if named else shutil.which("java")
+    return str(Path(named, "bin", "java")) if named else shutil.which("java")
+
+
+def java() -> str:
+    """Return the `java` that is used; raises `Refused` if it is missing or older than 17."""
+    need, executable = f"Java {_MIN_JAVA} or later is needed (a JRE is enough)", find_java()
     if executable is None:
         raise Refused(f"{need}, and no java was found on PATH; install one, or set JAVA_HOME")
     try:

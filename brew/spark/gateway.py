@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import shlex
-import shutil
 import struct
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from pyspark.java_gateway import launch_gateway
 
 from brew.deadline import Deadline
 from brew.errors import Refused
-from brew.jvm.dependencies import Part, java, setup_command
+from brew.jvm.dependencies import Part, find_java, java, setup_command
 from brew.settings import SparkSettings
 
 OPTIONS = "java-options"
@@ -74,9 +73,7 @@ def _command(conf: SparkConf, settings: SparkSettings) -> list[str] | None:
         or _FOR_LAUNCHER & os.environ.keys()
     ):
         return None
-    home = Path(pyspark.__file__).parent
-    named = os.environ.get("JAVA_HOME")
-    executable = str(Path(named, "bin", "java")) if named else shutil.which("java")
+    home, executable = Path(pyspark.__file__).parent, find_java()
     if executable is None:
         return None
     conf_values = {
@@ -97,8 +94,7 @@ def _command(conf: SparkConf, settings: SparkSettings) -> list[str] | None:
 
 def _launch(command: list[str], output: IO[bytes]) -> tuple[subprocess.Popen[bytes], int, str]:
     """Start the JVM; return its process, its gateway's port and secret."""
-    folder = tempfile.mkdtemp(prefix="brew-gateway-")
-    try:
+    with tempfile.TemporaryDirectory(prefix="brew-gateway-", ignore_cleanup_errors=True) as folder:
         info = Path(folder, "connection-info")
         environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info)}
         try:
@@ -115,8 +111,6 @@ def _launch(command: list[str], output: IO[bytes]) -> tuple[subprocess.Popen[byt
                 time.sleep(_POLL_S)
         port, length = struct.unpack_from(">ii", info.read_bytes())
         return process, port, info.read_bytes()[8 : 8 + length].decode()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ import threading
 import uuid
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -103,13 +104,13 @@ def _java(settings: SparkSettings, compilers: Compilers) -> dict[str, str]:
     return conf if settings.local else conf | {"spark.jars": ",".join(jars)}
 
 
+@dataclass
 class _OwnContext:
     """The Spark context that runs of this process have started, and the number of those that use it."""
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.context: SparkContext | None = None
-        self.users = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    context: SparkContext | None = None
+    users: int = 0
 
 
 _own = _OwnContext()

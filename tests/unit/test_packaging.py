@@ -67,9 +67,9 @@ def test_jars_from_a_folder_are_taken_once_and_again_where_they_are_damaged(sour
     assert not fetch(Part.SPARK, place, tmp_path / "nowhere")
     (place / "spark" / "a-1.jar").write_bytes(b"rot")
     with pytest.raises(Refused, match="damaged"):
-        dependencies.check(Part.SPARK, place / "spark")
+        dependencies.check(Part.SPARK, place)
     assert fetch(Part.SPARK, place, source)
-    dependencies.check(Part.SPARK, place / "spark")
+    dependencies.check(Part.SPARK, place)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ shutil.copytree({str(source)!r}, folder, dirs_exist_ok=True)
         fetch(Part.SPARK, tmp_path / "place")
     fail.unlink()
     assert fetch(Part.SPARK, tmp_path / "place")
-    dependencies.check(Part.SPARK, tmp_path / "place" / "spark")
+    dependencies.check(Part.SPARK, tmp_path / "place")
 
 
 @pytest.mark.parametrize(("version", "message"), [("11.0.2", "is version 11"), ("", "is version unknown")])

@@ -226,7 +226,7 @@ def test_an_empty_java_home_is_none(
     monkeypatch.delenv("JAVA_HOME", raising=False)
     if java_home is not None:
         monkeypatch.setenv("JAVA_HOME", java_home)
-    monkeypatch.setattr(gateway.shutil, "which", lambda _name: "/usr/bin/java")
+    monkeypatch.setattr(shutil, "which", lambda _name: "/usr/bin/java")
     assert command(SparkSettings("local[2]", jvm_dir))[0] == executable
 
 
