@@ -353,12 +353,7 @@ IsIdle = Callable[[int], bool]
 """Whether a partition has no running work, so that it may be handed over."""
 
 
-class _AllPartitions(Container[int]):
-    def __contains__(self, _partition: object) -> bool:
-        return True
-
-
-ALL_PARTITIONS: Container[int] = _AllPartitions()
+ALL_PARTITIONS: Container[int] = range(2**31)  # Kafka's numbers are int32
 
 
 class Ownership:

@@ -7,7 +7,7 @@ import operator
 import uuid
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import orjson
 
@@ -109,10 +109,7 @@ class Snapshot(NamedTuple):
 
 
 Message = Heartbeat | ClaimingPartition | ReleasingPartition | ClaimingMessages | ReleaseGroup | Snapshot
-TYPES: dict[str, type[Message]] = {
-    claimingmessage.__name__: claimingmessage
-    for claimingmessage in (Heartbeat, ClaimingPartition, ReleasingPartition, ClaimingMessages, ReleaseGroup, Snapshot)
-}
+TYPES: dict[str, type[Message]] = {made.__name__: made for made in get_args(Message)}
 SNAPSHOT_KEY = Snapshot.__name__.encode()
 
 
@@ -205,7 +202,6 @@ def decode(value: bytes | None) -> Message | None:
 
 
 def _invalid_field(made: type[Message], values: Sequence[Any]) -> str | None:
-    """Return the first field that is out of its limits, or None."""
     for index, within in enumerate(_CHECKS[made]):
         if not within(values[index]):
             return made._fields[index]
