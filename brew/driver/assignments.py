@@ -44,7 +44,8 @@ class Assignments:
                 self._done.discard(fact.partition)
 
     def drained(self) -> bool:
-        return self._complete and self._partitions <= self._done and not self.held
+        drains = self._shared.preflight.goals is not None
+        return drains and self._complete and self._partitions <= self._done and not self.held
 
     def unfinished(self) -> int:
         """Return the number of owned partitions that have not reached their goal."""

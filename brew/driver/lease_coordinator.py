@@ -75,7 +75,7 @@ class LeaseCoordinator:
     def run(self) -> None:
         """Coordinate until drained or stopped; raises `Refused` if that is unsafe, or without progress for too long."""
         try:
-            while not self._shared.stop.is_set() and not self._drained():
+            while not self._shared.stop.is_set() and not self._assignments.drained():
                 self._apply_ownership()
                 self._survey_if_due()
                 self._grant()
@@ -91,9 +91,9 @@ class LeaseCoordinator:
     def _apply_ownership(self) -> None:
         """Apply a change of ownership: survey new partitions at once, and have workers release lost ones."""
         if self._planner.take_ownership(lambda partition: partition not in self._assignments.held):
-            self._assignments.owned = self._planner.owned
+            self._assignments.owned = owned = self._planner.survey.owned
             self._next_survey = 0.0
-            self._release([partition for partition in self._assignments.held if partition not in self._planner.owned])
+            self._release([partition for partition in self._assignments.held if partition not in owned])
 
     def _release(self, partitions: Iterable[int]) -> None:
         for partition in set(partitions) - self._assignments.releasing:
@@ -175,9 +175,6 @@ class LeaseCoordinator:
             return next(records, None) is not None
         return False
 
-    def _drained(self) -> bool:
-        return self._shared.preflight.goals is not None and self._assignments.drained()
-
     def _grant(self) -> None:
         free = self._assignments.free(time.monotonic())
         facts = {p: self._facts[p] for p in free if p in self._facts}
@@ -225,7 +222,6 @@ class LeaseCoordinator:
             self._release([partition])
 
     def _receive(self, wait_s: float) -> None:
-        """Wait for a message, then handle all that have arrived."""
         received = self._workers.server.received
         try:
             self._handle(received.get(timeout=wait_s))

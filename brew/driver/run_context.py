@@ -275,9 +275,9 @@ class RunContext:
     """
     Shared state of one run.
 
-    ``running``: partition -> range that may have an open transaction now. ``replaced``: another
-    driver works now, and fences open transactions. ``lost``: ranges whose worker is gone; their transactions may be
-    open until the next attempt fences them. ``member_check_due``: when to check the group for members.
+    ``running``: partition -> range that may have an open transaction now. ``replaced``: another driver works now, and
+    fences open transactions. ``lost``: ranges whose worker is gone; their transactions may be open until the next
+    attempt fences them. ``member_check_due``: when to check the group for members.
     """
 
     preflight: PreflightResult

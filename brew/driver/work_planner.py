@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from brew.claims.heartbeater import ALL_PARTITIONS
 from brew.driver.limits import CircuitBreaker, GiveUpPolicy
 from brew.driver.partitions import PartitionSurvey, missing_topics
 from brew.driver.run_context import RunContext
@@ -23,20 +22,19 @@ class SurveyFailedError(BrewError):
 
 
 class WorkPlanner:
-    """Surveys partitions, plans ranges, and reconciles outcomes, for the partitions ``owned`` now; for one thread."""
+    """Surveys partitions, plans ranges, and reconciles outcomes, for the partitions owned now; for one thread."""
 
     def __init__(self, shared: RunContext) -> None:
         self._shared = shared
         self.survey = PartitionSurvey(shared)
-        self.owned: Container[int] = ALL_PARTITIONS
         self._give_up = GiveUpPolicy(shared.preflight.settings)
         self._breaker = CircuitBreaker(shared.preflight.settings.max_rejected, shared.preflight.settings.dead_letter)
 
     def take_ownership(self, idle: Callable[[int], bool]) -> bool:
         """Hand over ``idle`` partitions that are due to other drivers; True if the owned partitions changed."""
         owned = self._shared.ownership.refresh(idle)
-        changed = owned != self.owned
-        self.survey.owned = self.owned = owned
+        changed = owned != self.survey.owned
+        self.survey.owned = owned
         if changed:
             self._give_up.keep_denials(owned)
         return changed
@@ -59,7 +57,7 @@ class WorkPlanner:
     def plan(self, facts: Sequence[PartitionFacts], max_records: int, *, complete: bool = True) -> Plan:
         """Return the ranges to transact; the plan counts as drained only if ``facts`` are ``complete``."""
         plan = plan_ranges(facts, max_records, self._shared.preflight.goals)
-        return Plan(plan.ranges, plan.blocked, plan.drained and complete).split(self.owned)
+        return Plan(plan.ranges, plan.blocked, plan.drained and complete).split(self.survey.owned)
 
     def idle(self, plan: Plan, *, others_work: bool = False) -> None:
         """
