@@ -67,7 +67,7 @@ def plan_claims(
     for name in names:
         lacks = max(0, due[name] - held[name])
         if name == me:
-            return Plan(free[index : index + lacks], mine[due[me] :] if len(mine) > due[me] else [])
+            return Plan(free[index : index + lacks], mine[due[me] :])
         index += lacks
     raise AssertionError("a member is among the members")
 
@@ -280,8 +280,8 @@ class Member:
         written = self._write(messages, deadline)
         gained = {}
         for partition, (answer, offset) in zip(partitions, written, strict=True):
-            owner = self._owner(partition)
-            if answer is RecordEffect.GRANTED and owner is not None and owner.token == offset:
+            owner = self._own_entry(partition, offset)
+            if answer is RecordEffect.GRANTED and owner is not None:
                 gained[partition] = Holding(offset, owner.position, sent + 2 * membership.interval_s, owner.topic_id)
         self.holdings |= gained
         self._send_heartbeats(gained, deadline)
@@ -342,12 +342,8 @@ class Member:
         written = self._write([*heartbeats, *membership.presence()], deadline)
         for (partition, holding), (answer, offset) in zip(holdings.items(), written, strict=False):
             token = offset if answer is RecordEffect.RESUMED else holding.token
-            owner = self._owner(partition)
-            if (
-                answer in _KEPT_ALIVE
-                and owner is not None
-                and (owner.client_id, owner.token) == (membership.client_id, token)
-            ):
+            owner = self._own_entry(partition, token)
+            if answer in _KEPT_ALIVE and owner is not None:
                 position = max(owner.position, holding.position)
                 self.holdings[partition] = Holding(token, position, sent + 2 * membership.interval_s, owner.topic_id)
 
@@ -386,14 +382,16 @@ class Member:
             answers[entry.partition, entry.offset] = self.view.apply(entry)
             self.clock.observe(entry.partition, entry.time_ms)
         for partition, holding in list(self.holdings.items()):
-            owner = self._owner(partition)
-            if owner is None or (owner.client_id, owner.token) != (self.membership.client_id, holding.token):
+            if self._own_entry(partition, holding.token) is None:
                 del self.holdings[partition]
         return answers
 
-    def _owner(self, partition: int) -> PartitionOwner | None:
-        table = self.view.tables[self.view.coordinating_partition(self.membership.topic, partition)]
-        return table.owners.get((self.membership.group_id, self.membership.topic, partition))
+    def _own_entry(self, partition: int, token: int) -> PartitionOwner | None:
+        """Return the partition's entry if this member owns it by this token."""
+        me, group, topic = self.membership.sender
+        table = self.view.tables[self.view.coordinating_partition(topic, partition)]
+        owner = table.owners.get((group, topic, partition))
+        return owner if owner is not None and (owner.client_id, owner.token) == (me, token) else None
 
     def _snapshot_if_due(self, deadline: Deadline) -> None:
         due = [p for p, table in enumerate(self.view.tables) if table.snapshot_due]
