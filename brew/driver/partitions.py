@@ -7,17 +7,15 @@ import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 from brew.claims.heartbeater import ALL_PARTITIONS
-from brew.cluster import GroupFacts, Unknown
 from brew.deadline import Deadline
 from brew.driver import missing_offsets
-from brew.driver.run_context import Interval, ProgressView, RunContext
+from brew.driver.run_context import Interval, RunContext
 from brew.errors import BrewError, DeadlineExceeded, Refused
 from brew.kafka import cluster_admin, topics
 from brew.kafka.clients import admin, consumer, is_cut_off, mapped
 from brew.kafka.cluster import Groups
 from brew.kafka.offsets import committed, log_offsets
 from brew.kafka.topics import Topic, TopicSpec
-from brew.kafka.transaction import TransactionSettings
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from brew.outcome import Outcome, Status
 from brew.planner import PartitionFacts, check, position_metadata
@@ -43,8 +41,7 @@ class OffsetsClient:
         self._stable_reader = consumer(connection, group, READ_COMMITTED)
 
     def input_topic(self, deadline: Deadline) -> Topic:
-        with mapped("survey"):
-            topic = topics.describe(self.admin, [self._settings.input], deadline).get(self._settings.input)
+        topic = self.described([self._settings.input], deadline).get(self._settings.input)
         if topic is None:
             raise Refused(
                 f"input topic {self._settings.input!r} is not on {self._settings.connection.bootstrap}; "
@@ -66,14 +63,14 @@ class OffsetsClient:
     def output_topics(self, source: Topic, deadline: Deadline) -> dict[str, Topic]:
         """Return the output topics and the dead-letter topic; missing ones are created like the input."""
         names = [*self._settings.outputs, self._settings.dead_letter]
+        existing = self.described(names, deadline)
+        if len(existing) == len(names):
+            return existing
         with mapped("survey"):
-            existing = topics.describe(self.admin, names, deadline)
-            if len(existing) < len(names):
-                config = cluster_admin.roomier_limit(self.admin, source.name, deadline)
-                missing = [TopicSpec(name, source.partitions, config) for name in names if name not in existing]
-                topics.create(self.admin, missing, deadline)
-                existing = topics.describe_all(self.admin, names, deadline)
-        return existing
+            config = cluster_admin.roomier_limit(self.admin, source.name, deadline)
+            missing = [TopicSpec(name, source.partitions, config) for name in names if name not in existing]
+            topics.create(self.admin, missing, deadline)
+            return topics.describe_all(self.admin, names, deadline)
 
     def facts(
         self, source: Topic, partitions: Iterable[int], deadline: Deadline, last_positions: Mapping[int, int]
@@ -124,49 +121,7 @@ class OffsetsClient:
         self._stable_reader.close()
 
 
-def check_membership(
-    settings: PipelineSettings, interval: Interval, describe: Callable[[], GroupFacts | Unknown]
-) -> None:
-    """
-    Check every few seconds for members of the group, which would commit their own positions, even if they join later.
-    The lanes of a run share ``interval``: one of them checks for all. An unanswered check is repeated. Raises
-    `Refused`: the group has members, and that is not allowed.
-    """
-    if interval.due():
-        enforce([checks.members(settings.group, describe())], settings.allow)
-
-
-_TRANSACTIONS_S = 5.0
-
-
-def report_blocking_transactions(settings: PipelineSettings, partitions: Sequence[int], view: ProgressView) -> None:
-    """Report each open transaction; a failure to find them is only reported."""
-    # Importing it takes a third of the start of a run without Spark, and it is rarely needed.
-    from brew.kafka import kafka_python  # noqa: PLC0415
-
-    try:
-        open_transactions = kafka_python.open_transactions(
-            settings.connection, settings.input, partitions, Deadline(_TRANSACTIONS_S)
-        )
-    except Exception as error:  # noqa: BLE001 - brokers before 3.0 can't answer; the run continues
-        view.note(f"partitions {list(partitions)} are blocked by an unknown transaction: {error}")
-        return
-    for transaction in open_transactions:
-        age = "" if transaction.age_s is None else f", open for {transaction.age_s:.0f} s"
-        transactional_id = transaction.transactional_id
-        owner = (
-            f"transactional id {transactional_id!r}"
-            if transactional_id
-            else "a transaction whose name takes Describe on transactional ids"
-        )
-        view.note(
-            f"{settings.input}[{transaction.partition}] is blocked at offset {transaction.first_offset} by "
-            f"{owner} (producer {transaction.producer_id}, "
-            f"epoch {transaction.producer_epoch}{age}); going on when it ends"
-        )
-
-
-_SURVEY_S = 30.0
+_SURVEY_S, _TRANSACTIONS_S = 30.0, 5.0
 _OUTPUT_WAIT_S, _ABORTED_S = 30.0, 15.0
 _BLOCKED_NOTE_S = 5.0
 _OUTPUTS_S = 5.0
@@ -206,10 +161,7 @@ class PartitionSurvey:
         self._noted: list[str] = []
         self._leaderless: list[int] = []
         self._noted_leaderless: list[int] = []
-        transaction = TransactionSettings(
-            self._settings.connection, self._settings.group, self._settings.transaction_timeout_s
-        )
-        self._idle = missing_offsets.IdleOffsets(transaction, self._settings.input)
+        self._idle = missing_offsets.IdleOffsets(shared.preflight.transaction, self._settings.input)
         self.last_positions: dict[int, int] = {}
         self.owned: Container[int] = ALL_PARTITIONS
 
@@ -222,8 +174,10 @@ class PartitionSurvey:
             KafkaFailure, DeadlineExceeded: the brokers did not answer.
         """
         settings, deadline = self._settings, Deadline(_SURVEY_S)
-        due = self._shared.member_check_due
-        check_membership(settings, due, lambda: self._offsets.groups.now(settings.group, deadline))
+        # Members would commit their own positions, even if they join later. One lane checks for all.
+        if self._shared.member_check_due.due():
+            group = self._offsets.groups.now(settings.group, deadline)
+            enforce([checks.members(settings.group, group)], settings.allow)
         source = self._offsets.input_topic(deadline)
         if source.partitions != self._topics[source.name].partitions:
             self._topics = {**self._offsets.output_topics(source, deadline), source.name: source}
@@ -326,15 +280,11 @@ class PartitionSurvey:
         elif outcome.status in {Status.AHEAD, Status.ALREADY_DONE}:
             self.last_positions[outcome.partition] = outcome.position
         elif outcome.status is Status.OFFSET_GAP:
-            self._gap(outcome.partition, outcome.start, outcome.position)
-
-    def _gap(self, partition: int, start: int, position: int) -> None:
-        """Forget a position that was reset below the start of a range, and report it."""
-        self.last_positions.pop(partition, None)
-        self._shared.view.note(
-            f"offset-gap: partition {partition} was planned from {start}, the group stands at {position}: "
-            "an outsider moved the position; planning again from there"
-        )
+            self.last_positions.pop(outcome.partition, None)
+            self._shared.view.note(
+                f"offset-gap: partition {outcome.partition} was planned from {outcome.start}, the group stands at "
+                f"{outcome.position}: an outsider moved the position; planning again from there"
+            )
 
     def targets(self, fact: PartitionFacts) -> Targets:
         """Return the output topics and partitions for the records of this partition."""
@@ -377,11 +327,30 @@ class PartitionSurvey:
         self._noted = missing
 
     def report_blocking_transactions(self, partitions: Iterable[int]) -> None:
-        """Report the upstream transactions that hold back these partitions, every few seconds."""
-        now = time.monotonic()
-        if now >= self._next_note:
-            self._next_note = now + _BLOCKED_NOTE_S
-            report_blocking_transactions(self._settings, list(partitions), self._shared.view)
+        """Report the upstream transactions that hold back these partitions, every few seconds, if they can be found."""
+        settings, blocked, now = self._settings, list(partitions), time.monotonic()
+        if now < self._next_note:
+            return
+        self._next_note = now + _BLOCKED_NOTE_S
+        # Importing it takes a third of the start of a run without Spark, and it is rarely needed.
+        from brew.kafka import kafka_python  # noqa: PLC0415
+
+        try:
+            open_transactions = kafka_python.open_transactions(
+                settings.connection, settings.input, blocked, Deadline(_TRANSACTIONS_S)
+            )
+        except Exception as error:  # noqa: BLE001 - brokers before 3.0 can't answer; the run continues
+            self._shared.view.note(f"partitions {blocked} are blocked by an unknown transaction: {error}")
+            return
+        for transaction in open_transactions:
+            age = "" if transaction.age_s is None else f", open for {transaction.age_s:.0f} s"
+            owner = "a transaction whose name takes Describe on transactional ids"
+            if transaction.transactional_id:
+                owner = f"transactional id {transaction.transactional_id!r}"
+            self._shared.view.note(
+                f"{settings.input}[{transaction.partition}] is blocked at offset {transaction.first_offset} by {owner} "
+                f"(producer {transaction.producer_id}, epoch {transaction.producer_epoch}{age}); going on when it ends"
+            )
 
     def close(self) -> None:
         self._offsets.close()

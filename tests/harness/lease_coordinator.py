@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,10 +62,7 @@ class FakeCluster:
         ]
         return facts, self.complete
 
-    apply_outcome, _gap = (
-        PartitionSurvey.apply_outcome,
-        lambda self, partition, *_: self.last_positions.pop(partition, None),
-    )
+    apply_outcome, _shared = PartitionSurvey.apply_outcome, SimpleNamespace(view=ProgressView())
 
     def first_attempt(self, fact: PartitionFacts) -> bool:
         if fact.committed is None:

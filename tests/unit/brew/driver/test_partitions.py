@@ -17,7 +17,7 @@ from brew.cluster import GroupFacts, Unknown
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.driver import missing_offsets, partitions
-from brew.driver.partitions import OffsetsClient, PartitionSurvey, check_membership, missing_topics
+from brew.driver.partitions import OffsetsClient, PartitionSurvey, missing_topics
 from brew.driver.run_context import Interval
 from brew.driver.work_planner import WorkPlanner
 from brew.errors import DeadlineExceeded, Fenced, Refused, Retriable
@@ -488,33 +488,37 @@ def test_records_stay_in_their_partition_where_the_counts_are_equal(run: Run, ou
 
 
 class MemberCheck:
-    def __init__(self, settings: PipelineSettings = SETTINGS) -> None:
-        self.settings, self.now, self.requests = settings, 100.0, 0
-        self.group: GroupFacts | Unknown = GroupFacts("empty", ())
-        self.interval = Interval(5.0, lambda: self.now)
+    """Surveys that read no further than the group's members."""
 
-    def describe(self) -> GroupFacts | Unknown:
-        self.requests += 1
-        return self.group
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, settings: PipelineSettings = SETTINGS) -> None:
+        self.now, client = 100.0, Mock()
+        self.group: GroupFacts | Unknown = GroupFacts("empty", ())
+        self.asked_at = list[float]()
+        client.groups.now.side_effect = lambda *_: self.asked_at.append(self.now) or self.group
+        client.input_topic.side_effect = Retriable("no more than that")
+        monkeypatch.setattr(partitions, "OffsetsClient", lambda _settings: client)
+        self.shared = run_context(settings, member_check_due=Interval(5.0, lambda: self.now))
+        self.survey = PartitionSurvey(self.shared)
 
     def after(self, seconds: float) -> int:
         """How often was asked by then."""
         self.now += seconds
-        check_membership(self.settings, self.interval, self.describe)
-        return self.requests
+        with pytest.raises(Retriable):
+            self.survey.read(lambda _: [])
+        return len(self.asked_at)
 
 
-def test_brokers_are_asked_every_few_seconds_and_not_at_once() -> None:
+def test_brokers_are_asked_every_few_seconds_and_not_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checks before the run have just asked, and a look comes every second. Who was allowed may join."""
-    members = MemberCheck(replace(SETTINGS, allow=frozenset({"group-members"})))
+    members = MemberCheck(monkeypatch, replace(SETTINGS, allow=frozenset({"group-members"})))
     assert [members.after(s) for s in (0, 4.9, 0.1, 1, 3.9, 0.1)] == [0, 0, 1, 1, 1, 2]
     members.group = GroupFacts("stable", ("console@10.0.0.7",))
     assert [members.after(5), members.after(5)] == [3, 4]
 
 
-def test_who_has_joined_ends_the_run_by_name() -> None:
+def test_who_has_joined_ends_the_run_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """What to do is in the sentence; brokers that do not tell end nothing."""
-    members = MemberCheck()
+    members = MemberCheck(monkeypatch)
     members.group = Unknown("timed out")
     assert members.after(5) == 1
     members.group = GroupFacts("stable", ("console@10.0.0.7",))
@@ -524,18 +528,13 @@ def test_who_has_joined_ends_the_run_by_name() -> None:
 
 def test_the_lanes_of_a_run_ask_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two lanes read a second apart; the answer that one of them got counts for both."""
-    members, times, client = MemberCheck(), list[float](), Mock()
-    client.groups.now.side_effect = lambda *_: times.append(members.now) or GroupFacts("empty", ())
-    client.input_topic.side_effect = Retriable("no more than that")
-    monkeypatch.setattr(partitions, "OffsetsClient", lambda _settings: client)
-    shared = run_context(SETTINGS, member_check_due=members.interval)
-    surveys = [PartitionSurvey(shared), PartitionSurvey(shared)]
+    members = MemberCheck(monkeypatch)
+    surveys = [members.survey, PartitionSurvey(members.shared)]
     for _ in range(11):
-        for survey in surveys:
-            with pytest.raises(Retriable):
-                survey.read(lambda _: [])
+        for members.survey in surveys:
+            members.after(0)
         members.now += 1
-    assert times == [105.0, 110.0]
+    assert members.asked_at == [105.0, 110.0]
 
 
 SOURCE = Topic("in", "id", 2, 1)
