@@ -148,13 +148,10 @@ class LocalEngine:
 
     def _run(self, offered: OffsetRange, job: Job, future: Future[Outcome]) -> None:
         try:
-            future.set_result(self._attempt(offered, job))
+            rows = self._rows(offered, job.transaction.timeout_s)
+            future.set_result(reportable(whole_attempt(job.offers[offered.partition], rows, job)))
         except BaseException as error:  # noqa: BLE001 - raised in the lane's thread
             future.set_exception(error)
-
-    def _attempt(self, offered: OffsetRange, job: Job) -> Outcome:
-        rows = self._rows(offered, job.transaction.timeout_s)
-        return reportable(whole_attempt(job.offers[offered.partition], rows, job))
 
     def _rows(self, offered: OffsetRange, timeout_s: float) -> Iterator[Rows]:
         reader = self._readers.get(offered.partition)

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext, TaskContext
@@ -14,7 +15,7 @@ from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.readers.direct.lease_server import LeaseServer
 from brew.readers.direct.messages import WorkerSettings
-from brew.readers.direct.worker import run_lease_worker, without_crash
+from brew.readers.direct.worker import run_lease_worker
 from brew.spark import gateway, session
 
 _RESTART_PAUSE_S = 1.0
@@ -26,12 +27,7 @@ _MAX_FAILURES = 5
 class SparkWorkers:
     """Runs a Spark job of one task for each slot, so that a lost task is restarted without the others."""
 
-    def __init__(
-        self,
-        context: SparkContext,
-        server: LeaseServer,
-        settings: WorkerSettings,
-    ) -> None:
+    def __init__(self, context: SparkContext, server: LeaseServer, settings: WorkerSettings) -> None:
         self.server, self._context, self._settings = server, context, settings
         self._spark_jobs = session.RunJobs(context)
         self._jobs: dict[int, threading.Thread] = {}
@@ -118,7 +114,7 @@ def import_worker(_rows: Iterable[int]) -> Iterator[int]:
 
 def _run_in_task(settings: WorkerSettings, slot: int, _rows: Iterable[int]) -> Iterator[int]:
     if TaskContext.get().attemptNumber() > 0:  # crash only once, or no run could recover
-        settings = without_crash(settings)
+        settings = replace(settings, crash=replace(settings.crash, probability=0.0))
     run_lease_worker(settings, slot)
     return iter(())
 

@@ -67,10 +67,6 @@ def parse_grant(message: Message) -> Grant | None:
     return None if fields is None else Grant(**{**fields, "targets": Targets(**fields["targets"])})
 
 
-def begun_message(partition: int) -> Message:
-    return {"begun": partition}
-
-
 _MAX_REASON, _MAX_DETAIL = 100, 10_000
 """Characters; an outcome has at most 50 reasons, and must be far below `_MAX_MESSAGE`."""
 

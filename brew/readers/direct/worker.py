@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -30,7 +30,6 @@ from brew.readers.direct.messages import (
     Grant,
     MessageConnection,
     WorkerSettings,
-    begun_message,
     outcome_message,
     parse_grant,
     released_message,
@@ -317,11 +316,6 @@ def read_ahead(total_bytes: int, share: int, readers: int) -> tuple[int, int]:
     return max(_MIN_READ_AHEAD, total_bytes // max(1, share)), min(_MAX_FULL_MS, max(FULL_MS, readers))
 
 
-def without_crash(settings: WorkerSettings) -> WorkerSettings:
-    """The same settings for a task that Spark retries: it crashes on purpose only once."""
-    return replace(settings, crash=replace(settings.crash, probability=0.0))
-
-
 _CONNECT_S = 10.0
 _GC_AFTER = 500_000
 
@@ -389,7 +383,7 @@ class _LeaseWorker:
         def begun() -> None:
             if self._settings.watched or not self._reported_begin:
                 self._reported_begin = True  # by the first one the driver knows that the brokers can be reached
-                self._connection.send(begun_message(grant.partition))
+                self._connection.send({"begun": grant.partition})
 
         def report(outcome: Outcome) -> None:
             if outcome.status is Status.CRASHED:
