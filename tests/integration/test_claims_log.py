@@ -37,7 +37,6 @@ from brew.names import ExitCode
 from brew.signals import Stopped
 from downstream.claims.commands import claims_group
 from proof.claims import members as races
-from proof.claims.history import Belief, History, broken, uncovered
 
 
 @pytest.fixture
@@ -114,19 +113,6 @@ def test_claimants_that_do_not_read_back_are_caught(
     result = races.race(Connection(broker.bootstrap), names.topic("claims"), rounds=1, claimants=2, partitions=4)
     assert any("2 owners" in text for text in result.findings)
     assert any("believed that it owned partition" in text for text in result.findings)
-
-
-def test_the_judge_of_races_finds_each_way_to_be_wrong() -> None:
-    """Somebody else's, nobody's, twice, unknown."""
-    history = History()
-    for offset, client in ((7, "a"), (8, "b")):
-        history.add(offset, 0, encode(ClaimingPartition(client, "g", "t", 0, 1000))[1])
-    granted = history.granted
-    assert (granted, history.owners()) == ({(0, 7): "a"}, {0: "a"})
-    assert broken([Belief("a", 0, 7)], granted) == []
-    assert len(broken([Belief("b", 0, 8)], granted)) == 2
-    assert len(broken([Belief("a", 0, 7), Belief("a", 0, 7)], granted)) == 1
-    assert uncovered([Belief("a", 0, 7)], 2) == ["partition 1 has 0 owners"]
 
 
 def test_a_newcomer_after_retention_gets_the_same_world(

@@ -11,7 +11,7 @@ from harness.pipeline import Stage
 from harness.servers import Broker, Names
 from harness.waiting import until
 
-from brew.cluster import GroupFacts, Unknown
+from brew.cluster import GroupFacts
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import BrewError, Fatal, Unreachable
@@ -93,15 +93,6 @@ def test_the_connection_is_kept_between_questions_and_ends_with_its_thread(stage
     groups.close()
     groups.close()
     until(lambda: set(threading.enumerate()) <= before, "the end of the connection's thread")
-
-
-def test_where_no_broker_answers_the_reason_is_told_in_time_and_no_thread_is_left() -> None:
-    """Not an error: the run asks again a few seconds later."""
-    before = set(threading.enumerate())
-    facts = Groups(Connection("127.0.0.1:1")).now("g", Deadline(0.5))
-    assert isinstance(facts, Unknown)
-    assert "127.0.0.1:1" in facts.reason
-    until(lambda: set(threading.enumerate()) <= before, "the end of its threads")
 
 
 def topic_with_transactions(broker: Broker, names: Names, compression: str = "none") -> Connection:

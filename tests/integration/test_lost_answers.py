@@ -57,14 +57,6 @@ def test_answers_that_never_come_end_with_the_deadline(broker: Broker, calls: di
     assert all("still failing after 1 s" in str(failure) for failure in failures)
 
 
-@pytest.mark.usefixtures("calls")
-def test_a_topic_of_somebody_else_is_not_called_ours(broker: Broker, names: Names) -> None:
-    """Also when the other one was there first and we were answered at once."""
-    specs = [topics.TopicSpec(names.input, 1, {}), topics.TopicSpec(names.output, 1, {})]
-    created = topics.create(admin(Connection(broker.bootstrap)), specs, Deadline(20))
-    assert created == {names.input: False, names.output: True}
-
-
 REACH_S = 2.0
 
 
@@ -88,12 +80,3 @@ def test_a_plaintext_client_at_a_broker_of_tls_is_told_so(secure: Secure) -> Non
     message = refusal(Connection(bootstrap))
     assert f"{bootstrap} speaks TLS, and this client does not (security.protocol is PLAINTEXT)" in message
     assert "; set security.protocol to SSL or SASL_SSL in the file of --client-config" in message
-
-
-def test_a_refused_port_and_an_unknown_name_are_told_apart() -> None:
-    """Each with a next step of its own."""
-    assert refusal(Connection("127.0.0.1:1")).endswith(
-        "127.0.0.1:1 refuses connections: nothing listens there; "
-        "start one with `make up`, or point BOOTSTRAP (--bootstrap) at yours"
-    )
-    assert "the name 'kafka.invalid' has no address" in refusal(Connection("kafka.invalid:9092"))

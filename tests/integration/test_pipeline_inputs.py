@@ -20,8 +20,6 @@ from brew.records import ERROR_MESSAGE, ERROR_OFFSET, ERROR_OMITTED, ERROR_PARTI
 
 INPUT_HEADERS = [("trace", b"abc"), ("trace", None), ("source.offset", b"7")]
 TIMESTAMP_MS = 1_700_000_000_123
-PROOF_ALONE = pytest.mark.parametrize("stage", [DIRECT], indirect=True)
-"""Of tests of the proof, which does not ask who read."""
 
 
 @pytest.fixture(params=READERS)
@@ -124,21 +122,6 @@ def test_a_header_with_a_name_that_is_not_utf_8_is_refused_by_place_or_read(stag
         assert dict(by_source(stage.records(stage.names.output))[0, 0].headers() or ())["n\ufffd"] == b"1"
 
 
-@PROOF_ALONE
-def test_a_dead_letter_changed_by_hand_turns_the_proof_red(stage: Stage) -> None:
-    """Bytes unchanged is checked, not believed."""
-    stage.create(1)
-    stage.produce(stage.names.input, (0, b"gold-1", good(1)), (0, b"bad-1", b"[1]"))
-    headers = SourcePosition(stage.names.input, 0, 1).headers()
-    stage.create(1, dead_letter=1)
-    stage.produce(stage.names.dead_letter, (0, b"bad-1", b"[2]", [(ERROR_REASON, b"not-an-object"), *headers]))
-    stage.drain("--on-missing-position", "start-over")
-    code, report = stage.verify()
-    assert code == 1
-    # Its bytes differ, it came out before, and it was written outside of a transaction.
-    assert report["totals"] == {"corrupt-output": 1, "duplicate-output": 1, "torn-txn": 1}
-
-
 def test_other_partition_counts_keep_the_order_per_key_through_a_crash(stage: Stage) -> None:
     """Input 4, output 3: the key's hash decides, each key stays in one partition and in its order."""
     stage.create(4, output=3)
@@ -161,7 +144,7 @@ def test_other_partition_counts_keep_the_order_per_key_through_a_crash(stage: St
     stage.proven(inputs=100, outputs=100)
 
 
-@PROOF_ALONE
+@pytest.mark.parametrize("stage", [DIRECT], indirect=True)  # the proof does not ask who read
 def test_an_output_left_in_an_open_transaction_is_seen_by_the_brokers_view(stage: Stage) -> None:
     """The check that every scenario ends with goes red when there is something to see."""
     stage.create(1, orders=5)
@@ -198,12 +181,3 @@ def test_an_output_that_takes_small_batches_only_gets_them(stage: Stage) -> None
     run = stage.drain_locally()
     assert run.statuses() == {Status.COMMITTED}, run.outcomes
     stage.proven(inputs=2000, outputs=2000)
-
-
-def test_an_input_of_the_largest_records_gets_its_output_topics(stage: Stage) -> None:
-    """Kafka takes no larger size than this, so there is no room for what enrichment adds."""
-    largest = {topics.MAX_MESSAGE_BYTES: str(2**31 - 1)}
-    topics.create(stage.admin, [topics.TopicSpec(stage.names.input, 1, largest)], Deadline(20))
-    stage.seed(10)
-    stage.drain_locally()
-    stage.proven(inputs=10, outputs=10)

@@ -14,7 +14,6 @@ from typing import Any
 import psutil
 import pytest
 from harness.programs import ROOT
-from harness.servers import Broker, Names
 
 from brew.deadline import Deadline
 from brew.errors import Refused
@@ -137,13 +136,6 @@ def test_a_broker_that_cannot_start_is_refused_with_its_last_words(directory: Pa
     assert "num.network.threads" in refused.stderr
     layout = Layout.read(directory)
     assert layout is None or not any(node.alive() for node in layout.nodes)
-
-
-def test_fixtures_give_a_broker_that_answers_and_unused_names(broker: Broker, names: Names) -> None:
-    """What every integration test starts from."""
-    clients.reach(clients.Connection(broker.bootstrap), Deadline(10))
-    assert names.input not in _names_of_topics(broker.bootstrap)
-    assert len({names.input, names.output, names.dead_letter, names.group}) == 4
 
 
 def _links() -> str:

@@ -432,14 +432,6 @@ def test_ways_to_write_may_change_between_runs(make: Any) -> None:
     assert it.values() == numbers(60)
 
 
-def test_rows_that_can_not_be_written_are_refused_before_anything_is(make: Any) -> None:
-    it = make()
-    it.feed(3)
-    with pytest.raises(Refused, match="columns found: key binary; columns wanted: value binary or string"):
-        it.run(it.source().select("key"), it.sink())
-    assert it.position() is None
-
-
 @BOTH
 def test_a_row_without_a_topic_is_refused_and_nothing_of_its_batch_is_seen(make: Any, writers: Any) -> None:
     """With tasks that is found before the shuffle, and told by the task that would have written it; so is a header."""

@@ -35,8 +35,6 @@ EXPLAINED = (
 )
 """What `brew explain` answers of the first of each kind: answer, words of why, copies. One output has another key."""
 ERROR = "error"
-PROOF_ALONE = pytest.mark.parametrize("stage", [DIRECT], indirect=True)
-"""Of tests of the proof, which does not ask who read."""
 
 
 @pytest.fixture(params=READERS)
@@ -157,36 +155,7 @@ def test_output_that_went_to_another_topic_alone_is_found_when_the_position_is_g
 # The proof is red where something is wrong.
 
 
-def _write_output_again(stage: Stage, change: bytes | None = None) -> None:
-    """Write an output once more, with its headers; in another transaction, as a broken pipeline would."""
-    record = stage.records(stage.names.output)[0]
-    value = record.value() if change is None else change
-    row = (record.partition(), record.key(), value, record.headers(), record.timestamp()[1])
-    stage.produce(stage.names.output, row)
-
-
-@PROOF_ALONE
-def test_a_doubled_output_is_red(stage: Stage) -> None:
-    create_with_clicks(stage, PLAIN, FAN_OUT)
-    stage.drain(*options(stage))
-    _write_output_again(stage)
-    code, report = verify(stage)
-    assert (code, report["totals"]["duplicate-output"]) == (1, 1)
-
-
-@PROOF_ALONE
-def test_a_lost_output_is_red(stage: Stage) -> None:
-    """The group's position is moved over records that nobody wrote."""
-    create_with_clicks(stage, PLAIN, FAN_OUT)
-    stage.drain(*options(stage))
-    write_clicks(stage, FAN_OUT, partitions=1)
-    reset = ("--group", stage.names.group, "--topic", stage.names.input, "--reset-offsets", "--to-latest", "--execute")
-    stage.tool("kafka-consumer-groups", *reset)
-    code, report = verify(stage)
-    assert (code, report["totals"]["lost-output"]) == (1, 1)
-
-
-@PROOF_ALONE
+@pytest.mark.parametrize("stage", [DIRECT], indirect=True)  # the proof does not ask who read
 def test_another_value_than_the_functions_is_red(stage: Stage) -> None:
     """The run is right, and the function that proves it is another one."""
     create_with_clicks(stage, PLAIN, PLAIN)
@@ -197,23 +166,6 @@ def test_another_value_than_the_functions_is_red(stage: Stage) -> None:
 
 def another(record: brew.Record) -> brew.Record:
     return record.with_value(b"other")
-
-
-def by_chance(record: brew.Record) -> brew.Record:
-    """No two answers are the same."""
-    import random  # noqa: PLC0415 - it travels by value
-
-    return record.with_json(random.random())
-
-
-@PROOF_ALONE
-def test_a_function_that_is_not_deterministic_is_said_and_nothing_is_claimed(stage: Stage) -> None:
-    create_with_clicks(stage, PLAIN, PLAIN)
-    function = f"{Path(__file__)}:by_chance"
-    stage.drain(*options(stage, function))
-    code, report = verify(stage, function)
-    assert (code, report["totals"]) == (3, {})
-    assert "is not deterministic: called twice for" in report["doubts"][0]
 
 
 # Programs, and where the function may be.
