@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 
 import psycopg
@@ -21,10 +21,8 @@ from brew.errors import Refused
 from brew.fault_injection import StoreCrash
 from brew.kafka.clients import consumer
 from brew.names import READ_COMMITTED
-from downstream.consume.handler import HandlerContext
 from downstream.receive.command import DemoServer
-from downstream.receive.postgres import _OLD, CallSettings, ClaimRetention, Deliverer, PostgresReceiver
-from downstream.receive.receiver import Message
+from downstream.receive.postgres import _OLD, CallSettings, Deliverer
 from sandbox.store import Postgres
 
 MESSAGES = 120
@@ -124,43 +122,6 @@ def test_two_receivers_of_the_same_messages_bring_about_one_effect_each(stage: R
         b.done()
     assert sum(member.received.effects for member in members) == MESSAGES
     stage.proven(MESSAGES)
-
-
-def test_a_claim_that_is_not_in_the_effects_transaction_is_caught(stage: ReceiveStage) -> None:
-    """The bug that this pattern prevents, put in: claims are committed first, and a failure then loses effects."""
-
-    class ClaimsFirst(PostgresReceiver):
-        def claim(self, messages: Sequence[Message], context: HandlerContext) -> int:
-            with self._database.transaction(context.deadline) as connection:
-                self._fresh(connection, messages)
-            raise RuntimeError("died between claim and effect")
-
-    receiver = ClaimsFirst(stage.settings(), stage.database, ClaimRetention(None))
-    with pytest.raises(RuntimeError, match="between"):
-        stage.receive(receiver, batch=30)
-    stage.receive(stage.in_postgres())
-    assert stage.check().findings["receiver-lost"] >= 1
-
-
-def test_an_effect_without_a_claim_is_caught(stage: ReceiveStage) -> None:
-    """A receiver that does not look at its claims doubles every effect, and the check says how many."""
-    stage.receive(stage.in_postgres())
-
-    class IgnoresClaims(PostgresReceiver):
-        def _fresh(self, connection: psycopg.Connection, messages: Sequence[Message]) -> list[Message]:
-            super()._fresh(connection, messages)
-            return list(messages)
-
-    receiver = IgnoresClaims(stage.settings(again=True), stage.database, ClaimRetention(None))
-    stage.receive(receiver)
-    assert stage.check().findings["receiver-duplicate"] >= MESSAGES
-
-
-def test_a_check_of_a_group_that_received_nothing_proves_nothing(stage: ReceiveStage) -> None:
-    """A mistyped --group was called proven, over no message at all."""
-    stage.receive(stage.in_postgres())
-    with pytest.raises(Refused, match=r"group 'nobody' has no committed offset in .*; check --group"):
-        dataclasses.replace(stage, group="nobody").check()
 
 
 def test_a_field_makes_two_records_one_message(stage: ReceiveStage) -> None:
