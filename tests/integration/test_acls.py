@@ -140,13 +140,6 @@ def test_readers_without_their_right_name_it(stage: SecureStage) -> None:
         assert code == ExitCode.DONE, output
 
 
-def test_a_user_without_rights_is_refused_by_name(stage: SecureStage) -> None:
-    """The reader of the output can't run the pipeline, nor fence it."""
-    code, output = _run(stage, user=DOWNSTREAM)
-    assert code == ExitCode.REFUSED, output
-    assert _visible(stage) == 0
-
-
 def test_preflight_tells_of_the_transactional_ids_too(stage: SecureStage) -> None:
     right = next(right for right in stage.rights(PIPELINE) if right.kind is Kind.TRANSACTIONAL_ID)
     words = ("preflight", *stage.options(), "--master", "none")

@@ -201,16 +201,6 @@ def test_a_dropped_request_never_reaches_the_broker(proxy: WireProxy, names: Nam
     assert visible(proxy.connection, names.output) == 1
 
 
-def test_a_delay_is_waited_for(proxy: WireProxy, names: Names) -> None:
-    """300 ms on one InitProducerId."""
-    proxy.add(Rule(Api.INIT_PRODUCER_ID, Action.DELAY, delay_s=0.3))
-    kafka = transaction(proxy, names)
-    began = time.monotonic()
-    kafka.fence(Deadline(20))
-    assert time.monotonic() - began >= 0.3
-    kafka.close()
-
-
 def test_a_slow_network_slows_every_round_trip(proxy: WireProxy, names: Names) -> None:
     """50 ms each way: a transaction has at least five round trips."""
     proxy.shape = NetworkConditions(latency_s=0.05)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from harness.programs import until
-from harness.secure import DOWNSTREAM, OPERATOR, PIPELINE, PROOF, Secure, SecureStage, secure_broker
+from harness.secure import DOWNSTREAM, PIPELINE, PROOF, Secure, SecureStage, secure_broker
 from harness.servers import Names
 from harness.spark_events import event_log, read_by_spark
 
@@ -21,7 +21,6 @@ from brew.kafka import topics
 from brew.names import ExitCode
 from downstream.__main__ import downstream
 from pipeline.__main__ import cli as pipeline
-from proof.__main__ import proof
 from sandbox.jvm import Jvm
 from sandbox.process import write_private
 
@@ -87,23 +86,6 @@ def test_the_crash_story_with_the_least_rights(stage: SecureStage, tmp_path: Pat
     assert read_by_spark(tmp_path / "healed") is None
     assert (_counted(stage, "read_committed"), _counted(stage, "read_uncommitted")) == (30, 30 + left)
     _proven(stage, inputs=30, outputs=30)
-
-
-def test_the_tools_of_an_operator_work_with_a_password(stage: SecureStage) -> None:
-    """Raw batches and open transactions go through another client library."""
-    _seed(stage, 10)
-    code, output = stage.run_as(pipeline, "run", *stage.options(), "--master", "none", user=PIPELINE)
-    assert code == ExitCode.DONE, output
-    bootstrap = ("--bootstrap", stage.broker.bootstrap)
-    for words in (
-        ("lag", *bootstrap, "--input", stage.names.input, "--group", stage.names.group, "--json"),
-        ("doctor", *bootstrap, "--topic", stage.names.output, "--json"),
-    ):
-        code, output = stage.run_as(pipeline, *words, user=OPERATOR)
-        assert code == ExitCode.DONE, output
-        assert json.loads(output)
-    code, output = stage.run_as(proof, "end-offsets", *bootstrap, "--topic", stage.names.output, "--json", user=PROOF)
-    assert sum(partition["visible"] for partition in json.loads(output)) == 10
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "PLAIN"])
