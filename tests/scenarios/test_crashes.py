@@ -27,11 +27,6 @@ ROUNDS = 2
 OFFSETS = "__consumer_offsets"
 ALONE = ("--master", "none")
 SMALL = ("--max-records-per-transaction", "20")
-THROUGH_SPARK = {CrashPoint.COMMIT_IN_FLIGHT}
-"""
-The others die in the process that needs no JVM: after-flush through Spark is the crash story's, and `make prove-all`
-kills ten times at each point through Spark.
-"""
 
 
 def test_five_certain_crashes_in_a_row_lose_and_double_nothing(stage: Stage) -> None:
@@ -54,10 +49,13 @@ def test_five_certain_crashes_in_a_row_lose_and_double_nothing(stage: Stage) -> 
 
 @pytest.mark.parametrize("point", list(CrashPoint))
 def test_a_crash_at_this_point_ends_with_2_and_the_next_run_heals_it(stage: Stage, point: CrashPoint) -> None:
-    """The 💥 line says what the crash left in the log: records that wait, that are out, or whose commit is unknown."""
+    """
+    The 💥 line says what the crash left in the log: records that wait, that are out, or whose commit is unknown.
+
+    Without a JVM. The crash story and test_transform_crashes.py have crashes through Spark.
+    """
     stage.create(2, orders=40)
-    engine = () if point in THROUGH_SPARK else ALONE
-    ran = stage.pipeline("--crash-prob", "1.0", "--crash-point", point.value, *engine)
+    ran = stage.pipeline("--crash-prob", "1.0", "--crash-point", point.value, *ALONE)
     assert ran.code == 2, ran.text
     stage.no_process_left()
     line = UNCOMMITTED if point in BEFORE_COMMIT else IN_FLIGHT if point is CrashPoint.COMMIT_IN_FLIGHT else COMMITTED
