@@ -110,15 +110,6 @@ def test_a_key_that_someone_changed_costs_no_effect(stage: ReceiveStage, changed
     session.close()
 
 
-def test_the_claim_beside_the_effect_repeats_what_died_behind_it(stage: ReceiveStage) -> None:
-    """SIGKILL between effect and `done`: that message's effect takes place twice. At least once, as documented."""
-    dying = ("--partitions", "0,1,2,3", "--claim-s", "0.3", "--crash-point", "before-commit")
-    assert run(stage.command("redis", *dying)).returncode == -9
-    stage.receive(stage.in_redis())
-    result = stage.check()
-    assert (result.effects, result.duplicates) == (MESSAGES + 1, 1)
-
-
 def test_a_server_that_is_killed_has_kept_what_it_answered(stage: ReceiveStage, redis: Redis) -> None:
     """With its log on disk before each answer, SIGKILL and restart in the middle of the work change nothing."""
     half_done, killed = threading.Event(), threading.Event()

@@ -7,7 +7,6 @@ import io
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -89,15 +88,6 @@ def test_what_was_committed_survives_a_kill_of_both_servers(directory: Path) -> 
         assert session.get("kept") == b"7"
     assert _stores(directory, "down", "--wipe")[0] == ExitCode.DONE
     assert sorted(path.name for path in directory.iterdir()) == ["lock"]
-
-
-def test_a_taken_port_is_refused_in_one_sentence(directory: Path) -> None:
-    """Whoever holds the port, it is left alone."""
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        holder.listen()
-        code, output = _stores(directory, "up", "redis", "--port", str(holder.getsockname()[1]))
-    assert (code, "is taken by" in output) == (ExitCode.REFUSED, True), output
 
 
 def test_a_server_that_is_not_installed_is_refused_with_what_to_do(
