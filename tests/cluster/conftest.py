@@ -46,18 +46,15 @@ def cluster(bare_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="session")
-def installed_wheel(bare_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed_wheel(wheel: Path, bare_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`brew-pipeline` of an environment that has the wheel; what it requires is borrowed from the tests' own."""
     folder = tmp_path_factory.mktemp("wheel")
-    built = subprocess.run(
-        [str(ROOT / "scripts/wheel.sh"), str(folder / "dist")], capture_output=True, text=True, check=True
-    )
     venv = folder / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
     pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin/python"), "install", "--quiet"]
     # From a checkout on PYTHONPATH pip would take what an editable install left there for the wheel.
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    words = [*pip, "--no-deps", "--no-index", "--disable-pip-version-check", built.stdout.strip()]
+    words = [*pip, "--no-deps", "--no-index", "--disable-pip-version-check", str(wheel)]
     subprocess.run(words, env=plain, cwd=folder, check=True)
     borrowed = next(bare_python.parents[1].glob("lib/python3*/site-packages/borrowed.pth"))
     next(venv.glob("lib/python3*/site-packages")).joinpath("borrowed.pth").write_text(borrowed.read_text())

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import click
@@ -23,9 +22,8 @@ import psutil
 from brew.cli import exit_code_of
 from brew.deadline import Deadline
 
+from .pages import ROOT
 from .waiting import until
-
-ROOT = Path(__file__).resolve().parents[2]
 
 __all__ = ["ROOT", "Ran", "Running", "call_program", "terminate_all", "until"]
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-from pathlib import Path
 
 import psutil
 import pytest
-from harness.pipeline import Stage, until
+from harness.pipeline import ROOT, Stage, until
 from harness.servers import Broker, Names
 from mutants.catalogue import EVERY
 from mutants.command import as_it_should
@@ -56,7 +55,6 @@ def test_a_process_left_behind_is_seen(stage: Stage) -> None:
     stage.no_process_left()
 
 
-ROOT = Path(__file__).resolve().parents[2]
 BOUND_S = 300.0
 
 
