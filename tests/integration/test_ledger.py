@@ -38,6 +38,7 @@ from downstream.ledger.check import check
 from downstream.ledger.command import TABLES, Ledger, LedgerHandler, OffsetRow, Start
 from downstream.postgres import Database, DatabaseSettings, make_tables
 from sandbox.store import Postgres
+from tests.kills.bugs import advance_unguarded
 
 ORDERS = 400
 POISON = (
@@ -160,7 +161,7 @@ def test_the_larger_of_both_offsets_loses_rows(stage: LedgerStage, monkeypatch: 
 
     monkeypatch.setattr(ledger_handler, "start", larger)
     monkeypatch.setattr(ledger_handler.Ledger, "require", lambda *_: None)
-    monkeypatch.setattr(ledger_handler.Ledger, "advance", _advance_unguarded)
+    monkeypatch.setattr(ledger_handler.Ledger, "advance", advance_unguarded)
     stage.book()
     enriched.write(stage.bootstrap, stage.topic, 40, seed=3, first=3000)
     stage.book()
@@ -176,17 +177,6 @@ def _book_more_and_restore(stage: LedgerStage) -> None:
     _sql(stage, *(f"TRUNCATE {table}; INSERT INTO {table} TABLE dump_{table}" for table in tables))
 
 
-def _advance_unguarded(
-    ledger: ledger_handler.Ledger, connection: psycopg.Connection, slices: list[PartitionBatch]
-) -> None:
-    for batch in slices:
-        parameters = [batch.until, *ledger._names, batch.partition]
-        connection.execute(
-            "UPDATE kafka_offsets SET next_offset = %s WHERE consumer_group = %s AND topic = %s AND partition = %s",
-            parameters,
-        )
-
-
 def test_two_members_on_the_same_partitions_book_each_order_once(stage: LedgerStage) -> None:
     """Nobody keeps static members apart but the locked row and the guarded update."""
     first, second = stage.handler(), stage.handler()
@@ -200,7 +190,7 @@ def test_two_members_on_the_same_partitions_book_each_order_once(stage: LedgerSt
 def test_without_lock_and_guard_two_members_book_twice(stage: LedgerStage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with the position written as if nobody else were there: the check names the double rows."""
     monkeypatch.setattr(ledger_handler.Ledger, "require", lambda *_: None)
-    monkeypatch.setattr(ledger_handler.Ledger, "advance", _advance_unguarded)
+    monkeypatch.setattr(ledger_handler.Ledger, "advance", advance_unguarded)
     barrier = threading.Barrier(2, timeout=20)
     assigned = LedgerHandler.assigned
 

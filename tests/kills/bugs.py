@@ -76,16 +76,17 @@ def _larger_of_both() -> None:
 
 def _positions(start: Callable[[OffsetRow, ledger_handler.AssignedPartition], Start]) -> None:
     """Start where ``start`` says, and write positions without checking for other writers."""
-
-    def unguarded(self: ledger_handler.Ledger, connection: Any, slices: Sequence[PartitionBatch]) -> None:
-        for one in slices:
-            where = [one.until, *self._names, one.partition]
-            name = "consumer_group = %s AND topic = %s AND partition = %s"
-            connection.execute(f"UPDATE kafka_offsets SET next_offset = %s WHERE {name}", where)
-
     ledger_handler.start = start
     ledger_handler.Ledger.require = lambda *_: None
-    ledger_handler.Ledger.advance = unguarded
+    ledger_handler.Ledger.advance = advance_unguarded
+
+
+def advance_unguarded(self: ledger_handler.Ledger, connection: Any, slices: Sequence[PartitionBatch]) -> None:
+    """Write positions whatever others have written meanwhile."""
+    for one in slices:
+        where = [one.until, *self._names, one.partition]
+        name = "consumer_group = %s AND topic = %s AND partition = %s"
+        connection.execute(f"UPDATE kafka_offsets SET next_offset = %s WHERE {name}", where)
 
 
 def _claim_before() -> None:
