@@ -76,13 +76,6 @@ def test_a_writer_that_is_killed_again_and_again_is_proven(broker: Broker, tmp_p
     assert not (tmp_path / f"{CRASH.name}-1").exists()
 
 
-def test_a_cell_whose_fault_is_taken_away_is_inconclusive(broker: Broker, tmp_path: Path) -> None:
-    """Everything came out once, and that shows nothing about crashes."""
-    result = _run_cell(replace(CRASH, function=_drain_only), broker, tmp_path, kills=2)
-    assert (result.verdict, result.anomalies) == ("inconclusive", [])
-    assert [doubt for doubt in result.doubts if "silent-fault: kills 0 of 2" in doubt]
-
-
 def test_a_broken_writer_makes_its_cell_violated_and_leaves_the_evidence(broker: Broker, tmp_path: Path) -> None:
     """The campaign goes red where the promise is broken, or its green would mean nothing."""
     mutant = tmp_path / "mutant.py"
@@ -94,20 +87,19 @@ def test_a_broken_writer_makes_its_cell_violated_and_leaves_the_evidence(broker:
     assert list((tmp_path / f"{CRASH.name}-1" / "journals").glob("writer-*.jsonl"))
 
 
-def test_brokers_that_are_not_ours_are_not_broken(broker: Broker, tmp_path: Path) -> None:
-    """A cell that needs a sandbox says so, and touches nothing."""
-    result = _run_cell(campaign.named("F16-all-killed-connector"), broker, tmp_path)
-    assert result.verdict == "inconclusive"
-    assert "three brokers" in result.doubts[0]
-
-
 def test_the_command_writes_results_and_resumes(broker: Broker, tmp_path: Path) -> None:
-    """Exit code 3 for what could not be told; a second call runs nothing twice, and shows what decides its code."""
+    """
+    Exit code 3 for what could not be told; a second call runs nothing twice, and shows what decides its code.
+
+    A cell that needs a sandbox touches no brokers that are not ours.
+    """
     words = ("campaign", "--cells", "F10*", "--cells", "F14-input-leader-connector", "--bootstrap", broker.bootstrap)
     first = _proof(*words, "--out", str(tmp_path))
     assert first.returncode == ExitCode.REFUSED, first.stderr
     document = json.loads((tmp_path / WHOLE).read_text())
     assert {cell["cell"] for cell in document["cells"]} == {"F10-old-checkpoint", "F14-input-leader-connector"}
+    (refused,) = [cell for cell in document["cells"] if cell["row"] == "F14"]
+    assert (refused["verdict"], "three brokers" in refused["doubts"][0]) == ("inconclusive", True)
     assert document["campaign"]["seeds"] == [1]
     assert document["campaign"]["versions"]["confluent-kafka"]
 
@@ -170,21 +162,11 @@ def test_a_reader_sees_a_batch_that_is_not_whole(broker: Broker, names: Names, t
         assert [finding["name"] for finding in findings] == ["torn-batch"]
 
 
-def test_what_an_operator_does_to_a_topic_is_done(broker: Broker, names: Names) -> None:
-    """Leaders are told, log starts move, partitions are added, topics go."""
+def test_leaders_are_told_and_replicas_that_lag(broker: Broker, names: Names) -> None:
     client, deadline = admin(Connection(broker.bootstrap)), Deadline(60)
     make_topics(Connection(broker.bootstrap), names.input, partitions=2)
     assert set(cluster_admin.leaders(client, names.input, deadline)) == {0, 1}
     assert cluster_admin.out_of_sync(client, [names.input], deadline) == []
-    cluster_admin.set_config(client, names.input, {topics.MAX_MESSAGE_BYTES: "2000000"}, deadline)
-    cluster_admin.add_partitions(client, names.input, 3, deadline)
-    while topics.max_message_bytes(client, names.input, deadline) != 2_000_000:
-        deadline.check("the setting")
-    while len(cluster_admin.leaders(client, names.input, deadline)) < 3:
-        deadline.check("the new partition")
-    cluster_admin.delete_topics(client, [names.input], deadline)
-    while names.input in topics.names(client, deadline):
-        deadline.check("the topic being gone")
 
 
 @pytest.fixture

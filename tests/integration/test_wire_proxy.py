@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,7 +41,7 @@ from proof.campaign.stage import CellEnvironment
 from proof.wire.codec import Api
 from proof.wire.proxy import WireProxy
 from proof.wire.rules import Action, NetworkConditions, Rule, Side
-from proof.wire.torn import experiment
+from proof.wire.torn import F11, experiment
 
 CONCURRENT_TRANSACTIONS = 51
 OF_AN_OLD_EPOCH = {47, 90}
@@ -284,41 +284,30 @@ def test_a_transaction_that_waits_for_acknowledgements_leaves_the_processor_alon
     assert spent < slow_s
 
 
-TRIES = 6
+F12_OFFSETS, F12_RECORDS = ("late-offsets",), ("late-records",)
 
 
-def test_a_reused_producer_tears_transactions_and_loses_commits(broker: Broker) -> None:
-    """The positive control: without it a clean strict writer would show nothing."""
-    tally = experiment(Connection(broker.bootstrap), "reuse", TRIES).tally
-    assert (tally.broken, tally.inconclusive) == (TRIES, 0)
-    assert tally.names == {"torn-txn": TRIES / 2, "lost-commit": TRIES / 2}
-    assert tally.late == {"ok": TRIES}
-
-
-def test_a_producer_per_transaction_is_not_hurt_by_a_late_commit_or_abort(broker: Broker) -> None:
-    """Every late frame found a newer epoch and was refused."""
-    tally = experiment(Connection(broker.bootstrap), "strict", TRIES).tally
-    assert (tally.clean, tally.broken, tally.inconclusive) == (TRIES, 0, 0), tally
-    assert tally.late == {"INVALID_PRODUCER_EPOCH": TRIES}
-
-
-def test_a_late_offset_moves_a_reused_producers_group_back(broker: Broker) -> None:
-    """F12: the group falls behind a commit that was acknowledged, so the next reader writes it all again."""
-    tally = experiment(Connection(broker.bootstrap), "reuse", 2, ["late-offsets"]).tally
-    assert tally.names == {"offset-regression": 2}
-
-
-@pytest.mark.parametrize("script", ["late-offsets", "late-records"])
-def test_a_producer_per_transaction_is_not_hurt_by_late_offsets_or_records(broker: Broker, script: str) -> None:
-    """F12: refused as well."""
-    tally = experiment(Connection(broker.bootstrap), "strict", 2, [script]).tally
-    assert (tally.clean, tally.late) == (2, {"INVALID_PRODUCER_EPOCH": 2}), tally
-
-
-def test_sequence_numbers_protect_a_reused_producer_from_late_records(broker: Broker) -> None:
-    """F12: the broker knows the batch already, answers as if it had just come, and appends nothing."""
-    tally = experiment(Connection(broker.bootstrap), "reuse", 2, ["late-records"]).tally
-    assert (tally.clean, tally.late) == (2, {"ok": 2}), tally
+@pytest.mark.parametrize(
+    ("writer", "scripts", "tries", "anomalies", "late"),
+    [
+        # The positive control: without it a clean strict writer would show nothing.
+        ("reuse", F11, 6, {"torn-txn": 3, "lost-commit": 3}, "ok"),
+        ("strict", F11, 6, {}, "INVALID_PRODUCER_EPOCH"),
+        # The group falls behind a commit that was acknowledged, so the next reader writes it all again.
+        ("reuse", F12_OFFSETS, 2, {"offset-regression": 2}, "ok"),
+        ("strict", F12_OFFSETS, 2, {}, "INVALID_PRODUCER_EPOCH"),
+        # Sequence numbers: the broker knows the batch, answers as if it had just come, and appends nothing.
+        ("reuse", F12_RECORDS, 2, {}, "ok"),
+        ("strict", F12_RECORDS, 2, {}, "INVALID_PRODUCER_EPOCH"),
+    ],
+)
+def test_late_frames_hurt_a_producer_that_is_reused_and_not_one_per_transaction(
+    broker: Broker, writer: str, scripts: Sequence[str], tries: int, anomalies: dict[str, int], late: str
+) -> None:
+    """Commits and aborts (F11), offsets and records (F12); a strict writer's meet a newer epoch and are refused."""
+    tally = experiment(Connection(broker.bootstrap), writer, tries, scripts).tally
+    assert (tally.names, tally.late) == (anomalies, {late: tries}), tally
+    assert (tally.broken, tally.inconclusive) == (tries if anomalies else 0, 0), tally
 
 
 def test_the_pipeline_itself_is_not_hurt_by_late_commits(broker: Broker, tmp_path: Path) -> None:
