@@ -14,6 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
+from harness.programs import call_program
 from harness.secure import DOWNSTREAM, PROOF, Secure
 from harness.servers import Broker, Names, make_topics
 from harness.waiting import until
@@ -25,7 +26,7 @@ from brew.claims.log import Item
 from brew.claims.member import Member, Membership
 from brew.claims.messages import CONFIG, ClaimingPartition, encode
 from brew.claims.state import snapshot_of
-from brew.cli import STOPPED_EXIT, exit_code_of
+from brew.cli import STOPPED_EXIT
 from brew.client_config import load
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -250,7 +251,6 @@ class ClaimsCommands:
 
     broker: Broker
     names: Names
-    capsys: pytest.CaptureFixture[str]
 
     @property
     def topic(self) -> str:
@@ -266,11 +266,10 @@ class ClaimsCommands:
         return Heartbeater(lambda: ClaimsLog(connection, self.claims), membership)
 
     def run(self, command: str, *more: str, code: int = ExitCode.DONE) -> str:
-        self.capsys.readouterr()
-        words = [command, "--bootstrap", self.broker.bootstrap, "--claims", self.claims, *more]
-        exit_code, captured = exit_code_of(claims_group, "claims", words), self.capsys.readouterr()
-        assert exit_code == code, captured
-        return captured.out + captured.err
+        words = (command, "--bootstrap", self.broker.bootstrap, "--claims", self.claims, *more)
+        exit_code, out, err = call_program(claims_group, "claims", *words)
+        assert exit_code == code, out + err
+        return out + err
 
     def positions(self) -> list[int]:
         rows = json.loads(self.run("status", "--json"))["partitions"]
@@ -278,8 +277,8 @@ class ClaimsCommands:
 
 
 @pytest.fixture
-def commands(broker: Broker, names: Names, capsys: pytest.CaptureFixture[str]) -> ClaimsCommands:
-    commands = ClaimsCommands(broker, names, capsys)
+def commands(broker: Broker, names: Names) -> ClaimsCommands:
+    commands = ClaimsCommands(broker, names)
     make_topics(Connection(broker.bootstrap), commands.topic, partitions=3)
     writer = producer(Connection(broker.bootstrap), None, timeout_s=30, message_max_bytes=1_000_000)
     for number in range(3 * RECORDS):

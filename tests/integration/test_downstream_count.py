@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from harness.programs import call_program
 from harness.servers import Broker, Names, make_topics
 from harness.waiting import markers_written
 
-from brew.cli import exit_code_of
 from brew.connection import Connection
 from brew.kafka.clients import producer
 from brew.offsets import SourcePosition
@@ -24,13 +24,12 @@ class CountedTopic:
 
     broker: Broker
     names: Names
-    capsys: pytest.CaptureFixture[str]
 
     def fill(self, *options: str) -> None:
         """Make the topic where it is missing, and write orders to it."""
         make_topics(Connection(self.broker.bootstrap), self.names.output, partitions=3)
-        arguments = ["seed", "--bootstrap", self.broker.bootstrap, "--topic", self.names.output, *options]
-        assert exit_code_of(proof, "proof", arguments) == 0
+        arguments = ("--bootstrap", self.broker.bootstrap, "--topic", self.names.output, *options)
+        assert call_program(proof, "proof", "seed", *arguments)[0] == 0
 
     def write(self, offsets: list[int | None]) -> None:
         """Write records of one key, each with an input offset or none."""
@@ -41,18 +40,18 @@ class CountedTopic:
         assert writer.flush(20) == 0
 
     def count(self, *options: str, code: int = 0) -> str:
-        self.capsys.readouterr()
-        arguments = ["count", "--bootstrap", self.broker.bootstrap, "--topic", self.names.output, *options]
-        assert exit_code_of(downstream, "downstream", arguments) == code
-        return self.capsys.readouterr().out
+        arguments = ("--bootstrap", self.broker.bootstrap, "--topic", self.names.output, *options)
+        exit_code, out, err = call_program(downstream, "downstream", "count", *arguments)
+        assert exit_code == code, out + err
+        return out
 
     def document(self, *options: str, code: int = 0) -> Any:
         return json.loads(self.count(*options, "--json", code=code))
 
 
 @pytest.fixture
-def topic(broker: Broker, names: Names, capsys: pytest.CaptureFixture[str]) -> CountedTopic:
-    return CountedTopic(broker, names, capsys)
+def topic(broker: Broker, names: Names) -> CountedTopic:
+    return CountedTopic(broker, names)
 
 
 def test_thirty_orders_are_thirty_records_and_thirty_keys(topic: CountedTopic) -> None:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from harness.programs import call_program
 from harness.servers import Broker, Names
 from harness.waiting import markers_written
 
-from brew.cli import STOPPED_EXIT, exit_code_of
+from brew.cli import STOPPED_EXIT
 from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.kafka import topics
@@ -32,21 +33,19 @@ class ProofCommands:
 
     broker: Broker
     names: Names
-    capsys: pytest.CaptureFixture[str]
 
     @property
     def connection(self) -> Connection:
         return Connection(self.broker.bootstrap)
 
-    def exit_code(self, command: str, *options: str) -> int:
-        return exit_code_of(proof, "proof", [command, "--bootstrap", self.broker.bootstrap, *options])
+    def run(self, command: str, *options: str) -> tuple[int, str, str]:
+        return call_program(proof, "proof", command, "--bootstrap", self.broker.bootstrap, *options)
 
     def call(self, command: str, *options: str) -> Any:
         """Return the JSON that a successful command prints."""
-        code = self.exit_code(command, *options, "--json")
-        captured = self.capsys.readouterr()
-        assert code == 0, captured.err
-        return json.loads(captured.out)
+        code, out, err = self.run(command, *options, "--json")
+        assert code == 0, err
+        return json.loads(out)
 
     def create(self, partitions: int = 4) -> Any:
         names = self.names
@@ -73,8 +72,8 @@ class ProofCommands:
 
 
 @pytest.fixture
-def commands(broker: Broker, names: Names, capsys: pytest.CaptureFixture[str]) -> ProofCommands:
-    return ProofCommands(broker, names, capsys)
+def commands(broker: Broker, names: Names) -> ProofCommands:
+    return ProofCommands(broker, names)
 
 
 def test_topics_are_made_once_and_kept_as_they_are(commands: ProofCommands) -> None:
@@ -136,8 +135,7 @@ def test_a_transaction_left_open_holds_back_what_comes_after_it_until_it_is_reso
     commands.seed(12)
     assert commands.totals() == {"visible": 8, "waiting": 12, "aborted": 0, "open": 4, "control": 0}
     assert {transaction.transactional_id for transaction in commands.open_transactions()} == {open_id}
-    assert commands.exit_code("resolve", "--transactional-id", open_id) == 0
-    commands.capsys.readouterr()
+    assert commands.run("resolve", "--transactional-id", open_id)[0] == 0
     deadline = Deadline(20)
     while any(log.last_stable < log.end for log in commands.logs().values()):
         deadline.check("markers")
@@ -146,8 +144,8 @@ def test_a_transaction_left_open_holds_back_what_comes_after_it_until_it_is_reso
 
 def test_a_missing_topic_is_refused_in_one_sentence(commands: ProofCommands) -> None:
     """Nothing is made by accident."""
-    assert commands.exit_code("seed", "--topic", commands.names.input, "--count", "1") == 3
-    assert "does not exist" in commands.capsys.readouterr().err
+    code, _, err = commands.run("seed", "--topic", commands.names.input, "--count", "1")
+    assert (code, "does not exist" in err) == (3, True)
 
 
 @pytest.mark.parametrize("options", [[], ["--transactional"]], ids=["plain", "transactional"])

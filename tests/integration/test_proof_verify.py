@@ -13,11 +13,11 @@ import orjson
 import pytest
 from confluent_kafka import TopicPartition
 from harness.fakes import log_record
+from harness.programs import call_program
 from harness.records import write_unreadable
 from harness.servers import Broker, Names, make_topics
 from harness.waiting import markers_written
 
-from brew.cli import exit_code_of
 from brew.cluster import OFFSETS_TOPIC
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -32,7 +32,6 @@ from brew.records import ERROR_REASON
 from proof import verify
 from proof.__main__ import proof
 
-Capture = pytest.CaptureFixture[str]
 Row = tuple[str, Any, bytes | None, Any]
 PARTITIONS = 3
 
@@ -43,11 +42,10 @@ class TinyPipeline:
 
     connection: Connection
     names: Names
-    capsys: Capture
 
     def seed(self, *options: str) -> None:
-        arguments = ["--bootstrap", self.connection.bootstrap, "--topic", self.names.input, *options]
-        assert exit_code_of(proof, "proof", ["seed", *arguments]) == 0
+        arguments = ("--bootstrap", self.connection.bootstrap, "--topic", self.names.input, *options)
+        assert call_program(proof, "proof", "seed", *arguments)[0] == 0
 
     def create(self, *options: str) -> None:
         """Make the topics, with orders in transactions."""
@@ -112,18 +110,17 @@ class TinyPipeline:
 
     def run(self, command: str, *options: str) -> tuple[int, Any]:
         """Run a command with `--json`; return its exit code, and its document or else what it wrote to stderr."""
-        self.capsys.readouterr()
-        code = exit_code_of(proof, "proof", [command, "--bootstrap", self.connection.bootstrap, *options, "--json"])
-        captured = self.capsys.readouterr()
-        return code, json.loads(captured.out) if captured.out else captured.err
+        arguments = ("--bootstrap", self.connection.bootstrap, *options, "--json")
+        code, out, err = call_program(proof, "proof", command, *arguments)
+        return code, json.loads(out) if out else err
 
     def verify(self, *more: str) -> tuple[int, Any]:
         return self.run("verify", *self.names.options(), *more)
 
 
 @pytest.fixture
-def pipeline(broker: Broker, names: Names, capsys: Capture) -> TinyPipeline:
-    return TinyPipeline(Connection(broker.bootstrap), names, capsys)
+def pipeline(broker: Broker, names: Names) -> TinyPipeline:
+    return TinyPipeline(Connection(broker.bootstrap), names)
 
 
 def test_a_right_run_is_proven_with_aborted_and_bad_inputs_among_it(pipeline: TinyPipeline) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import signal
@@ -17,12 +16,11 @@ from harness.campaigns import campaign
 from harness.canary import CANARY, leaking_files, leaks
 from harness.live import get
 from harness.probed import PAGES, Probed
-from harness.programs import Running, until
+from harness.programs import Running, call_program, until
 from harness.secure import ASK_S, OPERATOR, PIPELINE, Secure, SecureStage
 from harness.servers import Names
 from harness.spark_events import event_log, files, read_by_spark
 
-from brew.cli import exit_code_of
 from brew.connection import CLIENT_CONFIG, SCRAM, Secret
 from brew.deadline import Deadline
 from brew.kafka import cluster_admin
@@ -235,11 +233,11 @@ def _reported(folder: Path, texts: Sequence[str], topic: str) -> None:
     folder.mkdir()
     (folder / "results.json").write_text(json.dumps(results))
     page, summary = folder / "report.html", folder / "summary.md"
-    stdout, words = io.StringIO(), ["report", str(folder / "results.json"), "--out", str(page)]
-    with contextlib.redirect_stdout(stdout):
-        assert exit_code_of(proof, "proof", [*words, "--summary-md", str(summary), "--json"]) == ExitCode.DONE
+    words = ("report", str(folder / "results.json"), "--out", str(page), "--summary-md", str(summary), "--json")
+    code, out, err = call_program(proof, "proof", *words)
+    assert code == ExitCode.DONE, err
     assert topic in page.read_text()
-    assert leaks(stdout.getvalue(), page.read_text(), summary.read_text()) == []
+    assert leaks(out, page.read_text(), summary.read_text()) == []
 
 
 def _positions(port: int) -> set[int | None]:
