@@ -114,12 +114,3 @@ class Watching:
 
     def positions(self) -> set[int]:
         return {row.position for row in self.rows()}
-
-
-@contextlib.contextmanager
-def ended(*workers: Running) -> Iterator[None]:
-    """Stop the workers on exit, whatever happens."""
-    with contextlib.ExitStack() as stack:
-        for one in workers:
-            stack.enter_context(one)
-        yield

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from harness.operate import command_line
 from harness.programs import until
 from harness.secure import DOWNSTREAM, OPERATOR, PARTITIONS, PIPELINE, PROOF, QUICK, Secure, SecurePrograms, SecureStage
 from harness.servers import Names, make_topics
@@ -203,14 +204,7 @@ def test_each_purpose_of_the_page_has_a_test_that_takes_its_rights_away() -> Non
     assert {row.user for row in acl.RIGHTS} == {PIPELINE, DOWNSTREAM, PROOF, OPERATOR}
 
 
-COMMANDS = {
-    "lag": ("--input", "--group"),
-    "explain": ("--input", "--output", "--dead-letter", "--group"),
-    "xray": ("--input", "--output", "--group"),
-    "dlq list": ("--dead-letter",),
-    "dlq inspect": ("--dead-letter", "--input"),
-    "top": ("--input", "--output", "--dead-letter", "--group"),
-}
+COMMANDS = ("lag", "explain", "xray", "dlq list", "dlq inspect", "top")
 MORE_OPTIONS = {
     "explain": ("{0.stage.names.input}/0/0",),
     "lag": ("--interval", "0.1"),
@@ -226,10 +220,7 @@ def _inspect(resources: SecurePrograms, command: str, *more: str) -> tuple[int, 
 
 
 def _run_as_operator(resources: SecurePrograms, command: str, *more: str) -> tuple[int, str]:
-    options = resources.stage.options()
-    pairs = dict(zip(options[::2], options[1::2], strict=True))
-    words = [word for name in ("--bootstrap", *COMMANDS[command]) for word in (name, pairs[name])]
-    return resources.stage.run_as(pipeline, *command.split(), *words, *more, user=OPERATOR)
+    return resources.stage.run_as(pipeline, *command_line(resources.stage, command), *more, user=OPERATOR)
 
 
 def test_an_operator_without_one_right_is_told_its_name(resources: SecurePrograms) -> None:

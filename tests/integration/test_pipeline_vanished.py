@@ -13,7 +13,6 @@ import pytest
 from harness.pipeline import DrainView, Stage, until
 
 from brew.driver import missing_offsets
-from brew.driver import run as running
 from brew.driver.run_context import RunProgress
 from brew.errors import Refused
 from brew.kafka.transaction import TransactionSettings
@@ -45,21 +44,6 @@ class Moments(RunProgress):
             self.on_seen()
 
 
-def follow(stage: Stage, reader: str, progress: RunProgress, stop: threading.Event | None = None) -> None:
-    """`run --master none --follow` in this thread, with `run`'s own parts, for 90 s at most."""
-    preflight = running.check(stage.settings("--master", "none", "--reader", reader, "--follow", "--lanes", "1"))
-    stop = stop or threading.Event()
-    shared = running.create_context(preflight, stop, progress, DrainView())
-    runner, workers = running.create_workers(shared)
-    timer = threading.Timer(90, stop.set)
-    timer.start()
-    try:
-        running.run_loops(shared, runner, workers)
-    finally:
-        timer.cancel()
-        runner.close()
-
-
 @pytest.mark.parametrize("moment", ["committed", "seen"])
 @pytest.mark.parametrize("reader", ["connector", "direct"])
 def test_offsets_that_vanish_behind_a_first_commit_are_refused(stage: Stage, reader: str, moment: str) -> None:
@@ -76,7 +60,7 @@ def test_offsets_that_vanish_behind_a_first_commit_are_refused(stage: Stage, rea
 
     progress = Moments(**{"on_commit" if moment == "committed" else "on_seen": vanish})
     with pytest.raises(Refused, match="offsets-vanished"):
-        follow(stage, reader, progress)
+        stage.drain_locally("--reader", reader, "--follow", view=DrainView(progress))
     assert progress.acted == [moment]
     assert stage.outputs() == ORDERS
     stage.nothing_open()
@@ -98,7 +82,7 @@ def test_positions_of_idle_partitions_are_renewed_and_no_record_is_lost_or_repea
     stage.create(1)
     stop = threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        following = pool.submit(follow, stage, reader, Moments(), stop)
+        following = pool.submit(stage.drain_locally, "--reader", reader, "--follow", stop=stop)
         try:
             for position in (ORDERS, 2 * ORDERS, 3 * ORDERS):
                 stage.seed(ORDERS)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import json
 import re
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
+from harness.http_service import http_service
 from harness.pipeline import Stage
 from harness.probed import Probed
 from harness.programs import until
@@ -219,30 +218,17 @@ def test_a_driver_that_stands_by_is_alive_and_ready(stage: Stage) -> None:
             second.ends()
 
 
-class _Service(http.server.BaseHTTPRequestHandler):
-    """Takes every POST."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(204)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None: ...
-
-
 def test_downstream_programs_tell_the_same(stage: Stage) -> None:
     """One on the consume loop, one with rounds of its own; the ledger has the loop in common with the first."""
     stage.create(orders=20)
     stage.drain_locally()
-    service = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Service)
-    threading.Thread(target=service.serve_forever, daemon=True).start()
     topic = stage.names.output
     options = ("--bootstrap", stage.broker.bootstrap, "--topic", topic, "--follow", "--probe-port", "0")
-    programs = {
-        "call": ("--url", f"http://127.0.0.1:{service.server_port}/", "--dead-letter", stage.names.topic("calls")),
-        "totals": ("--store", "memory", "--output", stage.names.topic("totals")),
-    }
-    with contextlib.ExitStack() as running:
+    with http_service(lambda *_: 204) as url, contextlib.ExitStack() as running:
+        programs = {
+            "call": ("--url", f"{url}/", "--dead-letter", stage.names.topic("calls")),
+            "totals": ("--store", "memory", "--output", stage.names.topic("totals")),
+        }
         runs = {
             name: running.enter_context(
                 started(stage, "downstream", name, *options, "--group", stage.names.topic(name), *more)
@@ -256,8 +242,6 @@ def test_downstream_programs_tell_the_same(stage: Stage) -> None:
             assert (run.code("/livez"), run.code("/readyz"), run.code("/startupz")) == (200, 200, 200)
             assert run.metric(rf'brew_records_total{{.*topic="{re.escape(topic)}"') == 20
             run.ends()
-    service.shutdown()
-    service.server_close()
 
 
 @pytest.mark.parametrize("reader", ["connector", "direct"])

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from harness.claims_stage import INTERVAL_S, PARTITIONS, ClaimsStage, Watching, ended
+from harness.claims_stage import INTERVAL_S, PARTITIONS, ClaimsStage, Watching
 from harness.programs import Running, terminate_all, until
 from harness.servers import Broker, Names
 
@@ -30,7 +30,7 @@ def claims(broker: Broker, names: Names, tmp_path: Path) -> ClaimsStage:
 def two(stage: ClaimsStage, *more: str) -> Iterator[tuple[Running, Running, Watching]]:
     """Workers a and b in mid-work, which is there once each has its half: the first to be up would do it alone."""
     a, b = (stage.worker(name, *more) for name in "ab")
-    with ended(a, b), stage.watching() as log:
+    with a, b, stage.watching() as log:
         until(lambda: sorted(row.owner or "" for row in log.rows()) == ["a", "a", "b", "b"], "each has its half")
         stage.seed(RECORDS)
         until(lambda: record_count(stage, "a") > 100 and record_count(stage, "b") > 100, "both work")
@@ -110,7 +110,7 @@ def test_a_restarted_worker_takes_its_partitions_back_without_waiting(claims: Cl
     long_s = 20.0  # a start of Python is far shorter
     claims.seed(RECORDS)
     a = claims.worker("a", "--interval-s", str(long_s))
-    with ended(a):
+    with a:
         until(lambda: record_count(claims, "a") > 100, "it works")
         with claims.watching() as log:
             owned = {row.partition: row.token for row in log.rows()}
@@ -119,7 +119,7 @@ def test_a_restarted_worker_takes_its_partitions_back_without_waiting(claims: Cl
             done = record_count(claims, "a")
             claims.seed(RECORDS)  # it may have been through
             restarted = claims.worker("a", "--interval-s", str(long_s))
-            with ended(restarted):
+            with restarted:
                 until(
                     lambda: all(row.token > owned[row.partition] for row in log.rows()), "it has all back", 1.8 * long_s
                 )
