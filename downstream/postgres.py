@@ -23,7 +23,6 @@ from downstream.consume.handler import RetryLater
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
-_LOOK_S = 0.1
 # No server, a lock time-out, a deadlock, or a session ended because the client was idle inside a transaction.
 _PASSING = (psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeout)
 _CONNECT_S = 5
@@ -89,7 +88,6 @@ class Database:
         self.settings, self._name = settings, name
         self._connection: Connection | None = None
         self._worked = False
-        self._guard = _Guard()
 
     @contextlib.contextmanager
     def transaction(self, deadline: Deadline) -> Iterator[Connection]:
@@ -104,12 +102,12 @@ class Database:
             if self._connection is None or self._connection.closed:
                 self._connection = self._open(deadline)
             connection = self._connection
-            with self._guard.watching(connection, deadline), connection.transaction():
+            with _cut_after(deadline, connection), connection.transaction():
                 yield connection
             self._worked = True
         except psycopg.Error as error:
             passing = isinstance(error, _PASSING) or self._connection is None or self._connection.closed
-            self._forget()
+            self.close()
             if passing:
                 raise RetryLater(f"database: {_server_message(error)}") from error
             if self._worked and isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
@@ -119,12 +117,8 @@ class Database:
             ) from error
         except BaseException:
             if self._connection is not None and self._connection.closed:
-                self._forget()
+                self.close()
             raise
-
-    def close(self) -> None:
-        self._forget()
-        self._guard.close()
 
     def _open(self, deadline: Deadline) -> Connection:
         settings = self.settings
@@ -135,7 +129,7 @@ class Database:
         # Transactions begin only where the code says so.
         connection = connect(settings, " ".join(options), autocommit=True, application_name=self._name)
         try:
-            with self._guard.watching(connection, deadline):  # a pooler accepts sessions while its server is silent
+            with _cut_after(deadline, connection):  # a pooler accepts sessions while its server is silent
                 self._require_options(connection)
                 self._require_durable(connection)
         except BaseException:
@@ -166,7 +160,7 @@ class Database:
             )
         self.settings.weaker(why)
 
-    def _forget(self) -> None:
+    def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -249,37 +243,17 @@ def _remedy(error: psycopg.Error) -> str:
     return f"{state}; correct the cause, or name another {_OPTION} or --schema, then run again"
 
 
-class _Guard:
-    """Closes a session whose server has not answered by the deadline; its own time-outs work only while it runs."""
-
-    def __init__(self) -> None:
-        self._watched: tuple[int, Deadline] | None = None
-        self._lock = threading.Lock()
-        self._closed = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    @contextlib.contextmanager
-    def watching(self, connection: Connection, deadline: Deadline) -> Iterator[None]:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, name="database-guard", daemon=True)
-            self._thread.start()
-        with self._lock:
-            self._watched = (connection.fileno(), deadline)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._watched = None
-
-    def close(self) -> None:
-        self._closed.set()
-
-    def _watch(self) -> None:
-        while not self._closed.wait(_LOOK_S):
-            with self._lock:
-                if self._watched is not None and self._watched[1].expired():
-                    _cut(self._watched[0])
-                    self._watched = None
+@contextlib.contextmanager
+def _cut_after(deadline: Deadline, connection: Connection) -> Iterator[None]:
+    """Close the session if its server has not answered by the deadline; its own time-outs work only while it runs."""
+    timer = threading.Timer(deadline.remaining_s(), _cut, [connection.fileno()])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # or it could cut whatever has the descriptor next
 
 
 def _cut(descriptor: int) -> None:

@@ -323,19 +323,13 @@ def test_a_session_whose_server_never_answers_ends_with_its_deadline() -> None:
 def test_a_session_that_has_answered_in_time_is_not_cut_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """It idles until the next batch, and its number may be another file's by then."""
     monkeypatch.setattr(postgres, "_cut", cut := Mock())
-    guard, session = postgres._Guard(), cast("Any", Mock(fileno=lambda: 7))
-    guard._thread = Mock()
-
-    def look() -> None:
-        guard._closed = Mock(wait=Mock(side_effect=[False, True]))
-        guard._watch()
-
-    with guard.watching(session, Deadline(1e-9)):
+    session = cast("Any", Mock(fileno=lambda: 7))
+    with postgres._cut_after(Deadline(20), session):
         pass
-    look()
+    assert not any(isinstance(thread, threading.Timer) for thread in threading.enumerate())
     cut.assert_not_called()
-    with guard.watching(session, Deadline(1e-9)):
-        look()
+    with postgres._cut_after(Deadline(1e-9), session):
+        until(lambda: cut.called, "the cut")
     cut.assert_called_once_with(7)
 
 
