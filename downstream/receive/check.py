@@ -78,12 +78,12 @@ def check(settings: LoopSettings, identify: Identify, effects: Effects) -> Check
     deleted = topic.compacted or any(log.first > 0 for log in topic.logs.values())
     for record in topic.records():
         done = record.offset() < positions[record.partition()]
-        name, grant = identify(settings.topic, record), points_grant(record.value() or b"")
-        given = (grant.customer, grant.points)
-        if grant.refused and name not in below:
-            checked.reject(name, grant.refused)
+        name = identify(settings.topic, record)
+        customer, points, refused = points_grant(record.value() or b"")
+        if refused and name not in below:
+            checked.reject(name, refused)
         below[name] = below.get(name, False) or done
-        same = gifts.setdefault(name, given) == given and same
+        same = gifts.setdefault(name, (customer, points)) == (customer, points) and same
     names = list(below)
     for begin in range(0, len(names), _CHUNK):
         chunk = names[begin : begin + _CHUNK]
@@ -95,8 +95,8 @@ def check(settings: LoopSettings, identify: Identify, effects: Effects) -> Check
             "none of its effects; check --group, --topic and --store, or run the receiver first"
         )
     # If records share an id but give different points, the log does not show which one came first.
-    if same and not checked.waiting and (points := effects.points()) is not None:
-        _compare_points(checked, gifts.values(), points, deleted=deleted)
+    if same and not checked.waiting and (balances := effects.points()) is not None:
+        _compare_points(checked, gifts.values(), balances, deleted=deleted)
     return checked
 
 

@@ -14,7 +14,7 @@ import click
 
 from brew.cli import group_option, option
 from brew.deadline import Deadline
-from brew.errors import UsageError
+from brew.errors import Refused, UsageError
 from brew.kafka import topics
 from brew.kafka.clients import admin, reach
 from brew.names import ExitCode, quantity
@@ -31,14 +31,7 @@ from downstream.consume.options import (
 )
 from downstream.observed import consume, stop_event, to_stderr
 from downstream.receive.check import Effects, PostgresEffects, RedisEffects, check
-from downstream.receive.postgres import (
-    CallSettings,
-    ClaimRetention,
-    Deliverer,
-    PostgresReceiver,
-    RetentionCheck,
-    TopicRetention,
-)
+from downstream.receive.postgres import CallSettings, Deliverer, PostgresReceiver, RetentionCheck
 from downstream.receive.receiver import BAD_QUANTITY, SOURCE, Receiver, ReceiverSettings, identifier
 from downstream.receive.redis import RedisReceiver, RedisScriptReceiver, RedisSettings
 
@@ -113,6 +106,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 GROUP = "brew-receive"
 _ASK_S = 15.0
+_DAY_S = 86_400
 _STORES = ("postgres", "redis", "redis-script", "outbox")
 
 
@@ -174,13 +168,13 @@ def receive_command(*, only_check: bool, as_json: bool, **given: Any) -> int:
         return ExitCode.VIOLATION if checked.findings else ExitCode.DONE
     if store == "outbox" and not given["effect_url"]:
         raise UsageError("--effect-url is missing: the outbox needs a URL to post its requests to")
-    keeping = _claim_retention(settings, given)
+    keep_s = _reach_and_keep_s(settings, given)
     receiver_settings = ReceiverSettings(
         settings.group, settings.topic, identify, given["again"], crash_of(given), to_stderr
     )
-    receiver = _receiver(store, receiver_settings, keeping, given)
-    if keeping.keep_s is not None and not given["accept_weaker"]:
-        receiver.background.append(RetentionCheck(partial(_longer_than_records, settings, given)))
+    receiver = _receiver(store, receiver_settings, keep_s, given)
+    if keep_s is not None and not given["accept_weaker"]:
+        receiver.background.append(RetentionCheck(partial(_keep_s, settings, given)))
     deliverer = None
     if store == "outbox":
         calls = CallSettings(given["effect_url"])
@@ -226,12 +220,10 @@ def _print_result(receiver: Receiver, deliverer: Deliverer | None, result: LoopR
         click.echo(f"{quantity(deliverer.sent, 'request')} sent, {deliverer.refused} refused by the receiver")
 
 
-def _receiver(
-    store: str, receiver_settings: ReceiverSettings, keeping: ClaimRetention, given: dict[str, Any]
-) -> Receiver:
+def _receiver(store: str, receiver_settings: ReceiverSettings, keep_s: float | None, given: dict[str, Any]) -> Receiver:
     if store in {"postgres", "outbox"}:
-        return PostgresReceiver(receiver_settings, database_settings(given), keeping, outbox=store == "outbox")
-    redis = _redis(given, keeping)
+        return PostgresReceiver(receiver_settings, database_settings(given), keep_s, outbox=store == "outbox")
+    redis = _redis(given, keep_s)
     if store == "redis":
         return RedisReceiver(receiver_settings, redis)
     return RedisScriptReceiver(receiver_settings, redis, accept_weaker=given["accept_weaker"])
@@ -240,34 +232,54 @@ def _receiver(
 def _effects(store: str, given: dict[str, Any]) -> Effects:
     if store in {"postgres", "outbox"}:
         return PostgresEffects(given["group"], database_settings(given), outbox=store == "outbox")
-    return RedisEffects(given["group"], _redis(given, ClaimRetention(1.0)))
+    return RedisEffects(given["group"], _redis(given, 1.0))
 
 
-def _redis(given: dict[str, Any], keeping: ClaimRetention) -> RedisSettings:
+def _redis(given: dict[str, Any], keep_s: float | None) -> RedisSettings:
     if not given["redis_url"]:
         raise UsageError(
             "--redis (REDIS_URL) is missing; `python -m sandbox stores up redis` starts one and prints its URL"
         )
-    if keeping.keep_s is None:
+    if keep_s is None:
         raise UsageError("--keep-days is 0, forever, but Redis keeps claims in memory; give a number of days")
-    return RedisSettings(given["redis_url"], keeping.keep_s, given["claim_s"])
+    return RedisSettings(given["redis_url"], keep_s, given["claim_s"])
 
 
-def _claim_retention(settings: LoopSettings, given: dict[str, Any]) -> ClaimRetention:
+def _reach_and_keep_s(settings: LoopSettings, given: dict[str, Any]) -> float | None:
     deadline = Deadline(_ASK_S)
     reach(settings.connection, deadline)
     topics.describe_one(admin(settings.connection), settings.topic, deadline)
-    return _longer_than_records(settings, given)
+    return _keep_s(settings, given)
 
 
-def _longer_than_records(settings: LoopSettings, given: dict[str, Any]) -> ClaimRetention:
-    client, deadline = admin(settings.connection), Deadline(_ASK_S)
-    kept, topic = TopicRetention(0.0, 0.0), settings.topic
-    if not given["accept_weaker"]:
-        deletes = "delete" in topics.cleanup_policy(client, topic, deadline)  # otherwise records are compacted and kept
-        retention_s = topics.retention_s(client, topic, deadline) if deletes else None
-        kept = TopicRetention(retention_s, topics.segment_s(client, topic, deadline))
-    return ClaimRetention.longer_than(given["keep_days"], kept, topic)
+def _keep_s(settings: LoopSettings, given: dict[str, Any]) -> float | None:
+    client, deadline, topic = admin(settings.connection), Deadline(_ASK_S), settings.topic
+    if given["accept_weaker"]:
+        return longer_than_records(given["keep_days"], 0.0, 0.0, topic)
+    deletes = "delete" in topics.cleanup_policy(client, topic, deadline)  # otherwise records are compacted and kept
+    retention_s = topics.retention_s(client, topic, deadline) if deletes else None
+    return longer_than_records(given["keep_days"], retention_s, topics.segment_s(client, topic, deadline), topic)
+
+
+def longer_than_records(days: float, retention_s: float | None, segment_s: float, topic: str) -> float | None:
+    """
+    Return ``days`` (0: forever) in seconds (None: forever); raises `Refused` if the topic's records can outlive that.
+    Kafka deletes whole segments: a segment's first record stays until its last, up to ``segment_s`` younger, expires
+    after ``retention_s`` (None: never).
+    """
+    if days == 0:
+        return None
+    kept, remedy = "forever", "give 0 to keep claims forever (not in Redis)"
+    if retention_s is not None:
+        if days * _DAY_S > retention_s + segment_s:
+            return days * _DAY_S
+        longest, retention, segment = (s / _DAY_S for s in (retention_s + segment_s, retention_s, segment_s))
+        kept = f"for up to {longest:g} days (retention.ms {retention:g} days, segment.ms {segment:g} days)"
+        remedy = f"raise --keep-days above {longest:g}, lower segment.ms, or {remedy}"
+    raise Refused(
+        f"claims would be kept for {days:g} days, and {topic!r} keeps its records {kept}: a message could be "
+        f"redelivered after its claim was deleted; {remedy}"
+    )
 
 
 @click.command("sink")

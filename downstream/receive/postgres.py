@@ -12,7 +12,7 @@ import urllib3
 
 from brew.cli import printable
 from brew.deadline import Deadline
-from brew.errors import DeadlineExceeded, Denied, KafkaFailure, Refused, UsageError
+from brew.errors import DeadlineExceeded, Denied, KafkaFailure, Refused
 from brew.fault_injection import CrashMoment, StoreCrash
 from downstream.address import RequestOutcome, authorization, checked_http, idempotency_key, masked_url
 from downstream.consume.handler import HandlerContext, LastingFailure, RetryLater
@@ -22,7 +22,7 @@ from downstream.postgres import Connection, Database, DatabaseSettings, crash_be
 from downstream.receive.receiver import BackgroundThread, Message, Receiver, ReceiverSettings
 
 _CHUNK = 5000
-_SECONDS_A_DAY = 86_400
+_CLEAN_UP_S = 60.0
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS processed_messages (
@@ -94,58 +94,6 @@ ON CONFLICT (consumer_group, customer_id) DO UPDATE SET points = known.points + 
 _ENQUEUE = "INSERT INTO outbox (consumer_group, message_id, payload) SELECT %s, * FROM unnest(%s::text[], %s::bytea[])"
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRetention:
-    """
-    How long a topic retains records: its `retention.ms` (None: forever) and its `segment.ms`, in seconds. Kafka deletes
-    whole segments: a segment's first record stays until its last, up to `segment.ms` younger, expires.
-    """
-
-    retention_s: float | None
-    segment_s: float
-
-    @property
-    def longest_s(self) -> float | None:
-        return None if self.retention_s is None else self.retention_s + self.segment_s
-
-    @property
-    def remedy(self) -> str:
-        """The settings to change so that claims outlive records."""
-        forever = "give 0 to keep claims forever (not in Redis)"
-        if self.longest_s is None:
-            return forever
-        return f"raise --keep-days above {self.longest_s / _SECONDS_A_DAY:g}, lower segment.ms, or {forever}"
-
-    def __str__(self) -> str:
-        if self.longest_s is None or self.retention_s is None:
-            return "forever"
-        parts = (("", self.longest_s), ("retention.ms ", self.retention_s), ("segment.ms ", self.segment_s))
-        whole, retention, segment = (f"{name}{seconds / _SECONDS_A_DAY:g} days" for name, seconds in parts)
-        return f"for up to {whole} ({retention}, {segment})"
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimRetention:
-    """How long claims are kept, in seconds (None: forever), and the time between two clean-ups, ``every_s``."""
-
-    keep_s: float | None
-    every_s: float = 60.0
-
-    @classmethod
-    def longer_than(cls, days: float, kept: TopicRetention, topic: str) -> ClaimRetention:
-        """Return a retention of ``days`` (0: forever); raises `Refused` if the topic's records can outlive it."""
-        if days < 0:
-            raise UsageError(f"--keep-days is {days:g}: give days, or 0 for forever")
-        if days == 0:
-            return cls(None)
-        if kept.longest_s is None or days * _SECONDS_A_DAY <= kept.longest_s:
-            raise Refused(
-                f"claims would be kept for {days:g} days, and {topic!r} keeps its records {kept}: a message could be "
-                f"redelivered after its claim was deleted; {kept.remedy}"
-            )
-        return cls(days * _SECONDS_A_DAY)
-
-
 class RetentionCheck(BackgroundThread):
     """Calls ``check`` every minute: the topic's retention may be raised above that of the claims while they expire."""
 
@@ -173,12 +121,12 @@ _OLD = {
 class CleanUp(BackgroundThread):
     """Deletes this group's old claims and outbox rows, by the thousand: other groups' topics may retain longer."""
 
-    def __init__(self, settings: DatabaseSettings, group: str, keeping: ClaimRetention) -> None:
-        super().__init__("clean-up", keeping.every_s)
-        self._database, self._group, self._keeping = Database(settings, "brew-clean-up"), group, keeping
+    def __init__(self, settings: DatabaseSettings, group: str, keep_s: float | None) -> None:
+        super().__init__("clean-up", _CLEAN_UP_S)
+        self._database, self._group, self._keep_s = Database(settings, "brew-clean-up"), group, keep_s
 
     def round(self) -> bool:
-        if self._keeping.keep_s is None:
+        if self._keep_s is None:
             return False
         removed = 0
         for table, old_enough in _OLD.items():
@@ -186,7 +134,7 @@ class CleanUp(BackgroundThread):
             old = f"SELECT ctid FROM {table} WHERE {chosen} LIMIT {_CHUNK}"  # noqa: S608 - names of ours
             statement = f"DELETE FROM {table} WHERE ctid = ANY(ARRAY({old}))"  # noqa: S608 - the same
             with self._database.transaction(self._database.patience()) as connection:
-                removed += connection.execute(statement.encode(), [self._group, self._keeping.keep_s]).rowcount
+                removed += connection.execute(statement.encode(), [self._group, self._keep_s]).rowcount
         return removed > 0
 
     def stop(self, deadline: Deadline) -> None:
@@ -316,20 +264,23 @@ class Deliverer(BackgroundThread):
 
 
 class PostgresReceiver(Receiver):
-    """Claims a batch and applies its effects (``outbox``: enqueues them) in one transaction; repeats have none."""
+    """
+    Claims a batch and applies its effects (``outbox``: enqueues them) in one transaction; repeats have none. Claims are
+    kept for ``keep_s`` seconds, or forever.
+    """
 
     def __init__(
         self,
         receiver_settings: ReceiverSettings,
         settings: DatabaseSettings,
-        keeping: ClaimRetention,
+        keep_s: float | None = None,
         *,
         outbox: bool = False,
     ) -> None:
         super().__init__(receiver_settings)
         self._settings, self._outbox = settings, outbox
         self._database = Database(settings, "brew-receive")
-        self._clean_up = CleanUp(settings, receiver_settings.group, keeping)
+        self._clean_up = CleanUp(settings, receiver_settings.group, keep_s)
         self.background.append(self._clean_up)
 
     def prepare(self) -> None:

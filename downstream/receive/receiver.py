@@ -48,14 +48,6 @@ class Message(NamedTuple):
     refused: str = ""
 
 
-class PointsGrant(NamedTuple):
-    """Customer and points; ``refused`` is the reason if there are none."""
-
-    customer: str
-    points: int
-    refused: str = ""
-
-
 Identify = Callable[[str, LogRecord], str]
 
 
@@ -80,8 +72,8 @@ def messages(topic: str, records: Iterable[LogRecord], identify: Identify) -> li
         key = identify(topic, record)
         if key not in known:
             value = record.value() or b""
-            grant = points_grant(value)
-            known[key] = Message(key, grant.customer, grant.points, value, grant.refused)
+            customer, points, refused = points_grant(value)
+            known[key] = Message(key, customer, points, value, refused)
     return list(known.values())
 
 
@@ -124,19 +116,20 @@ def _own_id(topic: str, record: LogRecord) -> str:
     return f"@{topic}/{record.partition()}/{record.offset()}"
 
 
-def points_grant(value: bytes) -> PointsGrant:
+def points_grant(value: bytes) -> tuple[str, int, str]:
     """
-    Return one point per cup for the customer. No quantity means one cup; without a customer, `NOBODY` gets one point. A
-    quantity that is not an integer from 1 to 2147483647 is refused, since a guess would make the balance wrong.
+    Return customer, points, and why there are none, or an empty string: one point per cup. No quantity means one cup;
+    without a customer, `NOBODY` gets one point. A quantity that is not an integer from 1 to 2147483647 is refused,
+    since a guess would make the balance wrong.
     """
     order = _order(value)
     customer, cups = order.get("customer_id"), order.get("quantity", 1)
     if not isinstance(customer, str) or not 0 < len(customer) <= _LONGEST_ID or "\x00" in customer:
-        return PointsGrant(NOBODY, 1)
+        return NOBODY, 1, ""
     if not isinstance(cups, int) or isinstance(cups, bool) or not 0 < cups < 2**31:
         shown = reprlib.repr(cups)[:_LONGEST_SHOWN]  # `str` fails at the nesting that the parser accepts
-        return PointsGrant(customer, 0, f"quantity is {shown!r}, must be an integer from 1 to {2**31 - 1}")
-    return PointsGrant(customer, cups)
+        return customer, 0, f"quantity is {shown!r}, must be an integer from 1 to {2**31 - 1}"
+    return customer, cups, ""
 
 
 def _order(value: bytes) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from downstream.ledger.check import CheckResult, check
 from downstream.ledger.command import LedgerHandler
 from downstream.postgres import DatabaseSettings
 from downstream.receive import check as receive_check
-from downstream.receive.postgres import ClaimRetention, PostgresReceiver
+from downstream.receive.postgres import PostgresReceiver
 from downstream.receive.receiver import Receiver, ReceiverResult, ReceiverSettings, identifier
 from downstream.receive.redis import Effect, RedisReceiver, RedisScriptReceiver, RedisSettings
 from harness.programs import ROOT
@@ -162,7 +162,9 @@ class ReceiveStage:
         return receiver.received
 
     def in_postgres(self, keep_s: float | None = None, *, outbox: bool = False, **more: Any) -> PostgresReceiver:
-        return PostgresReceiver(self.settings(**more), self.database, ClaimRetention(keep_s, 0.05), outbox=outbox)
+        receiver = PostgresReceiver(self.settings(**more), self.database, keep_s, outbox=outbox)
+        receiver._clean_up._every_s = 0.05
+        return receiver
 
     def in_redis(self, effect: Effect | None = None, *, keep_s: float = 60.0, **more: Any) -> RedisReceiver:
         return RedisReceiver(self.settings(**more), RedisSettings(self.redis, keep_s, claim_s=0.5), effect)

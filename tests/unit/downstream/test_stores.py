@@ -55,7 +55,7 @@ from downstream.receive import command
 from downstream.receive import postgres as outbox
 from downstream.receive import receiver as receiving
 from downstream.receive.check import CheckResult
-from downstream.receive.postgres import CallSettings, ClaimRetention, Deliverer, RetentionCheck, TopicRetention
+from downstream.receive.postgres import CallSettings, Deliverer, RetentionCheck
 from downstream.receive.receiver import BackgroundThread, Receiver, ReceiverSettings, identifier, messages, points_grant
 from downstream.receive.redis import RedisReceiver, RedisScriptReceiver, RedisSettings
 
@@ -616,7 +616,7 @@ def test_the_command_checks_the_retention_while_claims_expire(
     weaker: bool, keep_days: float, checked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receiver = Claiming()
-    monkeypatch.setattr(command, "_claim_retention", lambda *_: ClaimRetention(keep_days * DAY or None))
+    monkeypatch.setattr(command, "_reach_and_keep_s", lambda *_: keep_days * DAY or None)
     monkeypatch.setattr(command, "_receiver", lambda *_: receiver)
     monkeypatch.setattr(command, "_run", lambda *_: LoopResult())
     words = ["receive", "--database", "postgresql://h/d", "--keep-days", str(keep_days), "--json"]
@@ -721,7 +721,7 @@ def test_an_id_that_an_index_can_not_take_is_a_digest_and_a_customers_name_has_l
         [message] = messages("t", [Record(value=json.dumps({"f": "x" * length}).encode())], identifier("field:f"))
         assert (message.message_id == "f:" + "x" * length) is whole
     values = [json.dumps({"customer_id": "c" * length}).encode() for length in (0, 1, 256, 257)]
-    assert [points_grant(value).customer != "-" for value in values] == [False, True, True, False]
+    assert [points_grant(value)[0] != "-" for value in values] == [False, True, True, False]
 
 
 def test_a_field_that_is_nested_too_deep_to_be_an_id_stops_no_other_message() -> None:
@@ -1074,9 +1074,11 @@ def test_the_command_listens_to_the_thread_that_delivers(monkeypatch: pytest.Mon
     ],
 )
 def test_only_a_whole_number_of_cups_gives_points(quantity: bytes | None, points: int) -> None:
-    grant = points_grant(b'{"customer_id":"c-1"%b}' % (b"" if quantity is None else b',"quantity":' + quantity))
-    assert (grant.customer, grant.points) == ("c-1", points)
-    assert bool(grant.refused) is (points == 0)
+    customer, granted, refused = points_grant(
+        b'{"customer_id":"c-1"%b}' % (b"" if quantity is None else b',"quantity":' + quantity)
+    )
+    assert (customer, granted) == ("c-1", points)
+    assert bool(refused) is (points == 0)
 
 
 def test_a_bad_quantity_is_counted_and_told() -> None:
@@ -1104,16 +1106,13 @@ DAY = 86_400.0
 
 def test_claims_have_to_outlive_retention_and_segment_together() -> None:
     """A segment's first record stays until its last one is old; records that stay for ever need claims that do."""
-    kept, shown = TopicRetention(7 * DAY, 3 * DAY), r"10 days \(retention.ms 7 days, segment.ms 3 days\)"
+    week, shown = (7 * DAY, 3 * DAY, "t"), r"10 days \(retention.ms 7 days, segment.ms 3 days\)"
     with pytest.raises(Refused, match=f"for 10 days, and 't' keeps .* {shown}"):
-        ClaimRetention.longer_than(10, kept, "t")
-    assert ClaimRetention.longer_than(10.5, kept, "t").keep_s == 10.5 * DAY
-    for_ever = TopicRetention(None, 3 * DAY)
+        command.longer_than_records(10, *week)
+    assert command.longer_than_records(10.5, *week) == 10.5 * DAY
     with pytest.raises(Refused, match="give 0 to keep claims forever"):
-        ClaimRetention.longer_than(9999, for_ever, "t")
-    assert ClaimRetention.longer_than(0, for_ever, "t").keep_s is None
-    with pytest.raises(UsageError):
-        ClaimRetention.longer_than(-1, for_ever, "t")
+        command.longer_than_records(9999, None, 3 * DAY, "t")
+    assert command.longer_than_records(0, None, 3 * DAY, "t") is None
 
 
 @pytest.mark.parametrize(
