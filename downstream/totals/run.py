@@ -257,9 +257,8 @@ class Run:
 
     def _check_topics(self) -> None:
         """Check the topics before each round: a recreated input would be read on from the old one's position."""
-        started = self._topics
-        names = [topic.name for topic in (started.input, started.deltas, started.changelog, started.output)]
-        require_same_topics(started, describe(self._admin, names, Deadline(_ASK_S)))
+        names = [topic.name for topic in self._topics]
+        require_same_topics(self._topics, describe(self._admin, names, Deadline(_ASK_S)))
 
     def _wait_for_log(self, source: Source, start: int) -> None:
         """Refuse a log that ends before the group's offset; a broker that has lost its leadership may say so."""

@@ -86,15 +86,7 @@ class Split:
     def _counted_before(self) -> str | None:
         """Return the contradiction if orders of this partition were counted, although it has no committed offset."""
         settings, where = self.settings, f"{self.source.name}[{self.partition}]"
-        counted = counted_before(
-            settings.connection,
-            settings.group,
-            self.client(),
-            settings.changelog,
-            self._noted_in,
-            input_key(self.partition),
-            Deadline(settings.restore_s),
-        )
+        counted = counted_before(settings, self.client(), self._noted_in, input_key(self.partition))
         if counted is None:
             return None
         until, topic_id = counted
@@ -189,10 +181,8 @@ class Aggregate:
         return None
 
     def _restore(self) -> None:
-        began, settings = time.monotonic(), self.settings
-        deadline = Deadline(settings.restore_s)
-        where = settings.changelog, self.partition
-        records = restore(settings.connection, settings.group, self.client(), *where, self.store, deadline, self.stop)
+        began = time.monotonic()
+        records = restore(self.settings, self.client(), self.partition, self.store, self.stop)
         if records:
             self.restored(self.partition, records, time.monotonic() - began)
 

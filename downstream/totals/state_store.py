@@ -15,7 +15,6 @@ from typing import Protocol
 
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
-from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, Refused
 from brew.kafka.clients import AdminClient
@@ -23,6 +22,7 @@ from brew.kafka.log_reader import RangeReader, scan
 from brew.kafka.offsets import log_offsets
 from brew.names import READ_COMMITTED
 from brew.offsets import LogOffsets
+from downstream.totals.topics import TotalsSettings
 
 Changes = Mapping[bytes, bytes | None]
 """Key -> new value; None deletes the key."""
@@ -262,17 +262,17 @@ def parse_counted(value: bytes) -> tuple[int, str]:
     return int(until), topic_id
 
 
-def counted_before(
-    connection: Connection, group: str, client: AdminClient, topic: str, partition: int, key: bytes, deadline: Deadline
-) -> tuple[int, str] | None:
+def counted_before(settings: TotalsSettings, client: AdminClient, partition: int, key: bytes) -> tuple[int, str] | None:
     """
     Return an offset that an input partition was counted to, and that topic's id; None if it was never counted.
-    ``topic`` and ``partition`` are the changelog's, where the input partition has this ``key``. The caller must have
-    fenced the input partition's transactional id.
+    ``partition`` is the changelog's, where the input partition has this ``key``. The caller must have fenced the input
+    partition's transactional id.
     """
-    log = wait_until_stable(client, topic, [partition], deadline.part(_STABLE_S))[partition]
+    topic, stable_s = settings.changelog, min(_STABLE_S, settings.restore_s)
+    log = wait_until_stable(client, topic, [partition], Deadline(stable_s))[partition]
+    ranges = {partition: (log.first, log.last_stable)}
     value: bytes | None = None
-    for batch in scan(connection, topic, {partition: (log.first, log.last_stable)}, READ_COMMITTED, group=group):
+    for batch in scan(settings.connection, topic, ranges, READ_COMMITTED, group=settings.group):
         value = next((record.value() for record in reversed(batch) if record.key() == key), value)
     return None if value is None else parse_counted(value)
 
@@ -294,27 +294,17 @@ def wait_until_stable(
         time.sleep(_PAUSE_S)
 
 
-def restore(
-    connection: Connection,
-    group: str,
-    client: AdminClient,
-    topic: str,
-    partition: int,
-    store: Store,
-    deadline: Deadline,
-    stop: threading.Event,
-) -> int:
+def restore(settings: TotalsSettings, client: AdminClient, partition: int, store: Store, stop: threading.Event) -> int:
     """
-    Read the changelog after the store's checkpoint; return the number of records read.
-
-    The caller must have fenced the partition's transactional id, so that no other process is writing. ``group`` is the
-    caller's own; brokers with ACLs require one even where nothing is committed.
+    Read the changelog after the store's checkpoint; return the number of records read. The caller must have fenced the
+    partition's transactional id, so that no other process is writing.
 
     Raises:
         DeadlineExceeded: it took too long, or ``stop`` was set; the next restore continues from here.
         Refused: the changelog has lost records; a total built on it would be wrong.
     """
-    log = wait_until_stable(client, topic, [partition], Deadline(min(_STABLE_S, deadline.budget_s)))[partition]
+    topic, deadline = settings.changelog, Deadline(settings.restore_s)
+    log = wait_until_stable(client, topic, [partition], Deadline(min(_STABLE_S, settings.restore_s)))[partition]
     checkpoint = store.checkpoint
     if checkpoint is not None and not log.first <= checkpoint.changelog <= log.end:
         store.wipe()
@@ -322,7 +312,7 @@ def restore(
     start = log.first if checkpoint is None else checkpoint.changelog
     began, told_keys, keys = (-1, 0, 0) if checkpoint is None else (checkpoint.until, checkpoint.keys, checkpoint.keys)
     until, done, reached, again_from = began, 0, start, log.end
-    with closing(RangeReader(connection, topic, partition, group)) as reader:
+    with closing(RangeReader(settings.connection, topic, partition, settings.group)) as reader:
         for batch in reader.read(start, log.end, deadline, stop):
             changes: dict[bytes, bytes | None] = {}
             for record in batch:

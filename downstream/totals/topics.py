@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -43,8 +44,7 @@ class TotalsSettings:
         return f"{self.group}.changelog"
 
 
-@dataclass(frozen=True, slots=True)
-class Topics:
+class Topics(NamedTuple):
     input: Topic
     deltas: Topic
     changelog: Topic
@@ -79,7 +79,7 @@ def ensured(client: AdminClient, settings: TotalsSettings, deadline: Deadline) -
 
 
 def _checked(all_topics: Topics) -> Topics:
-    counts = {topic.name: topic.partitions for topic in (all_topics.deltas, all_topics.changelog, all_topics.output)}
+    counts = {topic.name: topic.partitions for topic in all_topics[1:]}
     if len(set(counts.values())) > 1:
         counts_text = ", ".join(f"{name} has {count}" for name, count in counts.items())
         raise Refused(
@@ -117,7 +117,7 @@ def require_same_layout(settings: TotalsSettings, now: Topics, committed: Iterab
 
 def require_same_topics(started: Topics, now: Mapping[str, Topic]) -> None:
     """Raise `Refused` if a topic was recreated, or one of the group's own has more partitions, so that keys move."""
-    for topic in (started.input, started.deltas, started.changelog, started.output):
+    for topic in started:
         found_now = now.get(topic.name, topic)  # a broker that starts may not know it yet
         if found_now.topic_id != topic.topic_id:
             raise Refused(

@@ -258,7 +258,7 @@ def test_totals_that_were_counted_with_other_topics_are_refused_at_the_start(
     assert position("t[0]", "id", known[-1], LOG) == Position(7, 1)
     with pytest.raises(Refused, match=f"^{named}"):
         topics.require_same_layout(
-            SETTINGS, replace(COUNTED, **{topic: replace(getattr(COUNTED, topic), **changes)}), known
+            SETTINGS, COUNTED._replace(**{topic: replace(getattr(COUNTED, topic), **changes)}), known
         )
 
 
@@ -590,10 +590,9 @@ def test_a_store_that_stands_elsewhere_is_restored_and_one_that_is_ahead_from_no
     began: list[StoreCheckpoint | None] = []
 
     def restoring(*where: Any) -> int:
-        assert where[:5] == (SETTINGS.connection, "g", NOWHERE, "g.changelog", 0)
-        assert where[6].budget_s == 600
-        began.append(where[5].checkpoint)
-        where[5].write({}, StoreCheckpoint(2, 5, 0))
+        assert where[:3] == (SETTINGS, NOWHERE, 0)
+        began.append(where[3].checkpoint)
+        where[3].write({}, StoreCheckpoint(2, 5, 0))
         return records
 
     monkeypatch.setattr(stages, "restore", restoring)
@@ -620,7 +619,7 @@ def test_a_changelog_that_stands_elsewhere_than_the_group_is_a_contradiction(
 
     def restoring(*where: Any) -> int:
         if changelog_holds is not None:
-            where[5].write({}, StoreCheckpoint(changelog_holds, 5, 0))
+            where[3].write({}, StoreCheckpoint(changelog_holds, 5, 0))
         return 1
 
     monkeypatch.setattr(stages, "restore", restoring)
@@ -767,7 +766,7 @@ def restored(
     monkeypatch.setattr(state_store, "RangeReader", Reader)
     logs_of(monkeypatch, state_store, *seen)
     stop = threading.Event()
-    return state_store.restore(SETTINGS.connection, "g", NOWHERE, "c", 0, store, Deadline(10), stop), read
+    return state_store.restore(SETTINGS, NOWHERE, 0, store, stop), read
 
 
 def test_a_restore_reads_to_the_end_of_what_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -804,7 +803,7 @@ def test_a_signal_ends_a_restore(monkeypatch: pytest.MonkeyPatch, run: Run) -> N
     reader = Mock(return_value=Mock(read=lambda *given: read.extend(given) or []))
     monkeypatch.setattr(state_store, "RangeReader", reader)
     logs_of(monkeypatch, state_store, log(0))
-    state_store.restore(SETTINGS.connection, "g", NOWHERE, "c", 0, MemoryStore(), Deadline(9), run._stop)
+    state_store.restore(SETTINGS, NOWHERE, 0, MemoryStore(), run._stop)
     assert run._stop in read
 
 
@@ -820,7 +819,7 @@ def test_a_restore_takes_only_totals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_changelog_that_lost_a_total_is_refused_and_what_it_gave_is_wiped(monkeypatch: pytest.MonkeyPatch) -> None:
     store, damaged = MemoryStore(), [Record(0, b"a", ONE), Record(1, CHECKPOINT_KEY, b"1 2")]
-    with pytest.raises(Refused, match=r"changelog-damaged: c\[0\] has 1 totals, but .* left 2"):
+    with pytest.raises(Refused, match=r"changelog-damaged: g.changelog\[0\] has 1 totals, but .* left 2"):
         restored(monkeypatch, store, damaged, log(2))
     assert (store.checkpoint, list(store.items())) == (None, [])
 
@@ -831,7 +830,7 @@ def test_an_interrupted_restore_compares_the_number_of_totals_when_it_goes_on(mo
     with pytest.raises(DeadlineExceeded):
         restored(monkeypatch, store, damaged, log(3), interrupted=True)
     assert store.checkpoint == StoreCheckpoint(-1, 1, 1)
-    with pytest.raises(Refused, match=r"changelog-damaged: c\[0\] has 1 totals, but .* left 2"):
+    with pytest.raises(Refused, match=r"changelog-damaged: g.changelog\[0\] has 1 totals, but .* left 2"):
         restored(monkeypatch, store, damaged, log(3))
 
 
