@@ -135,9 +135,8 @@ def check(settings: LoopSettings, database: DatabaseSettings) -> CheckResult:
             ahead = topic.committed[partition]
             if ahead is not None and ahead.offset > stands:
                 checked.found(ROLLBACK, f"partition {partition}: Kafka has {ahead.offset}, the database {stands}")
-            expired = _ExpiredRows(checked, balances, partition, topic.removed(partition))
-            rows = expired.without(log.first, _rows(connection, partition))
-            _compare(checked, balances, partition, stands, topic.records(partition), rows, expired)
+            comparison = _PartitionComparison(checked, balances, partition, stands, topic.removed(partition))
+            comparison.compare(log.first, topic.records(partition), _rows(connection, partition))
         booked = {(row[0], row[1]): Money(*row[2:]) for row in connection.execute(_BALANCES)}
         for owner in sorted(booked.keys() | balances.keys()):
             has, should = booked.get(owner, Money()), balances.get(owner, Money())
@@ -153,89 +152,72 @@ def _rows(connection: Connection, partition: int) -> Iterator[tuple[Any, ...]]:
         yield from cursor.execute(_ROWS, [partition])
 
 
-class _ExpiredRows:
-    """The rows of one partition's deleted records: counts the duplicates, and adds up what the others booked."""
+@dataclass
+class _PartitionComparison:
+    """
+    Compares one partition's rows with its records, both in offset order, and adds up what they book. ``removed`` tells
+    whether compaction removed an offset's record.
+    """
 
-    def __init__(
-        self,
-        checked: CheckResult,
-        balances: dict[tuple[str, str], Money],
-        partition: int,
-        removed: Callable[[int], bool],
-    ) -> None:
-        """``removed``: whether compaction removed an offset's record."""
-        self._checked, self._balances, self._partition, self._removed = checked, balances, partition, removed
-        self._last = -1
+    checked: CheckResult
+    balances: dict[tuple[str, str], Money]
+    partition: int
+    position: int
+    removed: Callable[[int], bool]
+    _last_expired: int = -1
 
-    def without(self, first: int, rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows from offset ``first`` on, and take those below."""
-        for row in rows:
-            if row[0] >= first:
-                yield row
-            else:
-                self.take(row)
+    def compare(self, first: int, records: Iterator[LogRecord], rows: Iterator[tuple[Any, ...]]) -> None:
+        """Compare; the records below offset ``first`` are deleted."""
+        row = next(rows, None)
+        for record in records:
+            offset, where = record.offset(), f"partition {self.partition} offset {record.offset()}"
+            while row is not None and row[0] < offset:
+                self._without_record(row, first)
+                row = next(rows, None)
+            rows_here = 0
+            expected = _expected(record)
+            while row is not None and row[0] == offset:
+                rows_here += 1
+                if expected.differs(row[1:]):
+                    self.checked.found(DRIFT, f"{where}: the row has {row[1:]}, the record {tuple(expected)}")
+                row = next(rows, None)
+            self._count(offset, where, rows_here, expected)
+        for left in [row, *rows] if row is not None else rows:
+            self._without_record(left, first)
 
-    def take_without_record(self, row: tuple[Any, ...], stands: int) -> None:
-        """Take a row where the log shows no record: it is a finding unless compaction removed one."""
-        if row[0] < stands and self._removed(row[0]):
-            self.take(row)
-            return
-        self._checked.rows += 1
-        where = f"partition {self._partition} has a row for offset {row[0]}"
-        self._checked.found(DRIFT, f"{where}, where there is no record")
-
-    def take(self, row: tuple[Any, ...]) -> None:
-        offset, customer, tier, cents, rate, books = row
-        checked = self._checked
-        checked.rows += 1
-        checked.expired += 1
-        if offset == self._last:
-            checked.found(DUPLICATE, f"partition {self._partition} offset {offset} has more than one row")
-        elif books:
-            money = Money(1, cents, cents * rate)
-            self._balances[customer, tier] = self._balances[customer, tier].plus(money)
-            checked.total = checked.total.plus(money)
-        self._last = offset
-
-
-def _compare(
-    checked: CheckResult,
-    balances: dict[tuple[str, str], Money],
-    partition: int,
-    stands: int,
-    records: Iterator[LogRecord],
-    rows: Iterator[tuple[Any, ...]],
-    expired: _ExpiredRows,
-) -> None:
-    """Compare the rows and the records in offset order."""
-    row = next(rows, None)
-    for record in records:
-        offset, where = record.offset(), f"partition {partition} offset {record.offset()}"
-        while row is not None and row[0] < offset:
-            expired.take_without_record(row, stands)
-            row = next(rows, None)
-        rows_here = 0
-        expected = _expected(record)
-        while row is not None and row[0] == offset:
-            rows_here += 1
-            checked.rows += 1
-            if expected.differs(row[1:]):
-                checked.found(DRIFT, f"{where}: the row has {row[1:]}, the record {tuple(expected)}")
-            row = next(rows, None)
-        if offset >= stands:
+    def _count(self, offset: int, where: str, rows_here: int, expected: _Expected) -> None:
+        checked = self.checked
+        checked.rows += rows_here
+        if offset >= self.position:
             checked.waiting += 1
             if rows_here:
-                checked.found(DRIFT, f"{where} has a row, but the position is {stands}")
-            continue
+                checked.found(DRIFT, f"{where} has a row, but the position is {self.position}")
+            return
         checked.records += 1
         if rows_here != 1:
             checked.found(DUPLICATE if rows_here else MISSING, f"{where} has {quantity(rows_here, 'row')}")
         if expected.books:
-            money, owner = Money(1, expected.cents, expected.cents * expected.rate), (expected.customer, expected.tier)
-            balances[owner] = balances[owner].plus(money)
-            checked.total = checked.total.plus(money)
-    for left in [row, *rows] if row is not None else rows:
-        expired.take_without_record(left, stands)
+            self._book(expected.customer, expected.tier, expected.cents, expected.rate)
+
+    def _without_record(self, row: tuple[Any, ...], first: int) -> None:
+        """Take a row where the log shows no record: a finding, unless retention or compaction removed the record."""
+        offset, customer, tier, cents, rate, books = row
+        checked, where = self.checked, f"partition {self.partition}"
+        checked.rows += 1
+        if offset >= first and not (offset < self.position and self.removed(offset)):
+            checked.found(DRIFT, f"{where} has a row for offset {offset}, where there is no record")
+            return
+        checked.expired += 1
+        if offset == self._last_expired:
+            checked.found(DUPLICATE, f"{where} offset {offset} has more than one row")
+        elif books:
+            self._book(customer, tier, cents, rate)
+        self._last_expired = offset
+
+    def _book(self, customer: str, tier: str, cents: Decimal, rate: Decimal) -> None:
+        money = Money(1, cents, cents * rate)
+        self.balances[customer, tier] = self.balances[customer, tier].plus(money)
+        self.checked.total = self.checked.total.plus(money)
 
 
 def _expected(record: LogRecord) -> _Expected:

@@ -549,8 +549,8 @@ def compared(
     stands: int, records: Sequence[Record], rows: Iterable[tuple[Any, ...]], removed: Sequence[int] = ()
 ) -> tuple[Any, Any]:
     checked, balances = ledger_check.CheckResult(), defaultdict[tuple[str, str], Money](Money)
-    expired = ledger_check._ExpiredRows(checked, balances, 3, removed.__contains__)
-    ledger_check._compare(checked, balances, 3, stands, iter(records), iter(rows), expired)
+    comparison = ledger_check._PartitionComparison(checked, balances, 3, stands, removed.__contains__)
+    comparison.compare(-1, iter(records), iter(rows))
     return checked, balances
 
 
