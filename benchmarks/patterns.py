@@ -41,7 +41,7 @@ from downstream.totals.run import Run
 from downstream.totals.state_store import CHECKPOINT_KEY, MemoryStore, RocksStore, Store, checkpoint_value
 from downstream.totals.topics import Position, Topics, TotalsSettings, ensured
 from downstream.totals.total import Total
-from downstream.virtual.partitions import VirtualPartitions, VirtualPartitionsHandler, VirtualSettings
+from downstream.virtual.partitions import VirtualPartitions, VirtualSettings
 from proof.seed import Writer
 from sandbox.kafka import Cluster
 from sandbox.store import Postgres
@@ -234,10 +234,10 @@ def drained(connection: Connection, count: int, records: int, handler_s: float) 
     """Drain the topic with ``count`` workers and a group of its own."""
     effect, stop, group = SlowHandler(handler_s), threading.Event(), f"bench-{count}"
     settings = VirtualSettings(count)
-    virtual = VirtualPartitions(settings, effect)
+    virtual = VirtualPartitions(settings, effect, stop, follow=False)
     began, cpu = time.monotonic(), time.process_time()
     loop = LoopSettings(connection, group, TOPIC, (0,), batch=settings.batch)
-    Loop(loop, VirtualPartitionsHandler(virtual, stop, follow=False), stop).run()
+    Loop(loop, virtual, stop).run()
     wall, cpu = time.monotonic() - began, time.process_time() - cpu
     reader = consumer(connection, group, READ_COMMITTED)
     position = committed(reader, TOPIC, [0], Deadline(20))[0]

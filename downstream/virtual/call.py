@@ -29,12 +29,7 @@ from downstream.consume.handler import DeliverySemantics, RetryLater
 from downstream.consume.options import loop_options, loop_settings
 from downstream.http_pool import http_pool
 from downstream.observed import consume, stop_event, to_stderr
-from downstream.virtual.partitions import (
-    NonRetriableError,
-    VirtualPartitions,
-    VirtualPartitionsHandler,
-    VirtualSettings,
-)
+from downstream.virtual.partitions import NonRetriableError, VirtualPartitions, VirtualSettings
 from downstream.virtual.scheduling import OnFailure, Retries
 
 REASON = "call-failed"
@@ -127,9 +122,7 @@ class Caller:
             if failures and not (failures[0].retriable() or failures[0].code() == KafkaError._MSG_TIMED_OUT):  # noqa: SLF001 - the library's public name
                 raise KafkaException(failures[0])
             if left or failures:
-                self._writer = (
-                    self._made()
-                )  # what is queued is dropped, and a client may have lost the brokers for good
+                self._writer = self._made()  # drops what is queued; a client may have lost the brokers for good
                 to_stderr(f"{what}: not acknowledged within {_WRITE_S:g} s, will try again")
                 raise RetryLater(what)
 
@@ -200,11 +193,10 @@ def call_command(url: str, group: str, *, dead_letter: str, as_json: bool, **giv
     if settings.on_failure is OnFailure.DEAD_LETTER:
         _make_dead_letter_topic(loop.connection, loop.topic, dead_letter)
     caller = Caller(url, given["timeout_s"], loop.connection, loop.topic, dead_letter, calls)
-    virtual = VirtualPartitions(settings, caller)
+    virtual = VirtualPartitions(settings, caller, stop, follow=loop.follow)
     began = time.monotonic()
-    handler = VirtualPartitionsHandler(virtual, stop, follow=loop.follow)
     try:
-        consume("downstream call", loop, handler, given, stop)
+        consume("downstream call", loop, virtual, given, stop)
     finally:
         caller.close()
     done, seconds = virtual.result, round(time.monotonic() - began, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,6 +15,10 @@ from brew.kafka.log_reader import LogRecord
 from brew.names import quantity
 from downstream.consume.handler import AssignedPartition, Handler, HandlerContext, PartitionBatch, RetryLater, start
 from downstream.virtual.scheduling import OffsetTracker, OnFailure, Retries, Workers
+
+_LOOK_S = 0.01
+_STORE_EVERY_S = 0.5
+_ROOM_S = 1.0
 
 
 class HandlerFailedError(BrewError):
@@ -73,10 +77,13 @@ class _AssignedPartition:
     """An assigned partition; records of an earlier assignment never touch the tracker of a later one."""
 
     tracker: OffsetTracker
+    goal: int
+    """Where a drain ends."""
     begun: int = -1
     """The highest offset that a worker has begun."""
     limit: float = math.inf
     """Nothing above this offset is begun any more: the partition goes to somebody else."""
+    stored: int | None = None
 
 
 @dataclass
@@ -89,60 +96,89 @@ class _RecordTask:
     error: Exception | None = None
 
 
-class VirtualPartitions:
+class VirtualPartitions(Handler):
     """
-    Distributes records by key over workers; a partition's position is at its oldest record without an effect. All
-    methods must be called by the polling thread. Only `revoked` and `close` wait for handlers.
+    Distributes records by key over workers; records without a key are not ordered among each other. A partition's
+    position is at its oldest record without an effect. Kafka's committed offset is the position, and never passes a
+    record without an effect. A commit that is lost, or refused by the coordinator after a rebalance, leads to
+    repetition. Only `revoked` and `close` wait for running records; with ``follow`` False, the end of a drain waits for
+    the workers, and ``stop`` ends that wait.
     """
 
-    def __init__(self, settings: VirtualSettings, effect: Effect) -> None:
+    def __init__(
+        self,
+        settings: VirtualSettings,
+        effect: Effect,
+        stop: threading.Event,
+        *,
+        follow: bool,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._settings, self._effect = settings, effect
+        self._stop, self._follow, self._now = stop, follow, now
         self._held: dict[int, _AssignedPartition] = {}
         self._changed = threading.Condition()
+        self._report: Callable[[Mapping[int, int]], None] = lambda _positions: None
+        self._store_at = 0.0
         self.result = WorkerResult()
         self._workers: Workers[_RecordTask] = Workers(settings.count, self._work)
 
-    def assigned(self, partition: int, start: int) -> None:
-        """Start tracking an assigned partition, read from offset ``start`` on."""
-        self._held[partition] = _AssignedPartition(OffsetTracker(start))
+    def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002 - the port's shape
+        """Start at the committed or the first offset; partitions already held continue where they were."""
+        for assignment in assignments:
+            if assignment.partition not in self._held:
+                tracker = OffsetTracker(start(assignment))
+                self._held[assignment.partition] = _AssignedPartition(tracker, assignment.last_stable)
+        return {assignment.partition: self._held[assignment.partition].tracker.next for assignment in assignments}
 
-    def add(self, partition: int, records: Iterable[LogRecord], until: int = 0) -> None:
-        """
-        Give records to the workers, in offset order; records without a key are not ordered among each other. The log
-        was read to ``until``: markers below it need no effect.
-        """
-        held = self._held[partition]
+    def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
+        """Give records to the workers, and pause partitions that have enough of them in progress."""
+        for batch in batches:
+            self._add(batch)
+        # Pause only for slow handlers: after a resume the client takes up to a second to fetch again (measured).
+        with self._changed:
+            self._changed.wait_for(lambda: not self._full(), _ROOM_S)
+        if full := self._full():
+            context.pause(full)
+
+    def _add(self, batch: PartitionBatch) -> None:
+        held = self._held[batch.partition]
         pieces: list[tuple[Hashable, _RecordTask]] = []
-        for record in records:
+        for record in batch.records:
             offset, key = record.offset(), record.key()
             pieces.append(((held, offset if key is None else key, key is None), _RecordTask(held, record)))
         with self._changed:
-            for piece in pieces:
-                held.tracker.take(piece[1].record.offset())
-            held.tracker.passed(until)
+            for record in batch.records:
+                held.tracker.take(record.offset())
+            held.tracker.passed(batch.until)
         self._workers.put(pieces)
 
-    def full(self, partition: int) -> bool:
-        """Return True if one more batch could be too much: stop reading this partition until its position advances."""
+    def _full(self) -> list[int]:
+        """Return the partitions for which one more batch could be too much; they are read on once they advance."""
+        most = self._settings.most_uncovered - self._settings.batch
         with self._changed:
-            return self._is_full(self._held[partition])
+            return [p for p, held in self._held.items() if held.tracker.span > most]
 
-    def _is_full(self, held: _AssignedPartition) -> bool:
-        return held.tracker.span > self._settings.most_uncovered - self._settings.batch
+    def tick(self, context: HandlerContext) -> None:
+        """
+        Store positions, resume partitions with room, and let the end of a drain wait for the workers. Raises
+        `HandlerFailedError` once a record has exhausted its attempts.
+        """
+        self._report = context.report
+        full = self._full()
+        context.resume([p for p in self._held if p not in full])
+        drained = self._held and all(held.tracker.next >= held.goal for held in self._held.values())
+        if drained and not self._follow:
+            self._await_workers(context)
+            self._store(self._held)
+        self._store_if_due()
 
-    def await_room(self, timeout_s: float) -> bool:
-        """Wait for the workers while a partition is full; return False if one still is."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not any(map(self._is_full, self._held.values())), timeout_s)
-
-    def positions(self) -> Mapping[int, int]:
-        """Return the positions to store now; raises `HandlerFailedError` once a record has exhausted its attempts."""
-        self._workers.check()
-        return self._now()
-
-    def _now(self) -> Mapping[int, int]:
-        with self._changed:
-            return {p: held.tracker.position for p, held in self._held.items()}
+    def _await_workers(self, context: HandlerContext) -> None:
+        while not self.idle() and not self._stop.is_set():
+            if context.deadline.expired():
+                raise RetryLater("records are still being processed", _LOOK_S)
+            self._store_if_due()  # also shows the loop that they make progress
+            self._stop.wait(_LOOK_S)
 
     def idle(self) -> bool:
         """Return True if every record has its effect."""
@@ -150,35 +186,48 @@ class VirtualPartitions:
         with self._changed:
             return all(held.tracker.unfinished == 0 for held in self._held.values())
 
-    def hold(self, partitions: Iterable[int]) -> None:
-        """Start no more records of these partitions, because they are about to be revoked."""
-        with self._changed:
-            for partition in partitions:
-                self._held[partition].limit = self._held[partition].begun
+    def _store_if_due(self) -> None:
+        self._workers.check()
+        if self._now() >= self._store_at:
+            self._store(self._held)
 
-    def revoked(self, partition: int, deadline: Deadline) -> int:
-        """Finish what is below the last record started, before the deadline; return the last position to store."""
-        held = self._held.pop(partition)
+    def _store(self, assigned: Mapping[int, _AssignedPartition]) -> None:
+        self._store_at = self._now() + _STORE_EVERY_S
+        with self._changed:
+            positions = {p: held.tracker.position for p, held in assigned.items()}
+        moved = {p: position for p, position in positions.items() if assigned[p].stored != position}
+        if moved:
+            self._report(moved)
+            for p, position in moved.items():
+                assigned[p].stored = position
+
+    def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
+        """Finish records below the last one started, as far as time permits, and store the position reached."""
+        ours = {p: self._held.pop(p) for p in partitions if p in self._held}
+        with self._changed:
+            for held in ours.values():
+                held.limit = held.begun
+        for held in ours.values():
+            self._finish_begun(held, deadline)
+        self._store(ours)
+
+    def _finish_begun(self, held: _AssignedPartition, deadline: Deadline) -> None:
         if self._workers.failed:  # nothing new is started, so no gap will close
             self._workers.stop(deadline)
+            return
         with self._changed:
-            held.limit = held.begun
-            if self._workers.failed:
-                return held.tracker.position
             self._changed.wait_for(lambda: held.tracker.position > held.begun, deadline.remaining_s())
             held.limit = -1
-            return held.tracker.position
 
-    def lost(self, partition: int) -> None:
-        """Forget a partition that another member already owns: start no more of its records, store nothing."""
-        held = self._held.pop(partition)
+    def lost(self, partitions: Collection[int]) -> None:
+        """Start no more records of partitions that another member already owns, and store nothing."""
         with self._changed:
-            held.limit = -1
+            for held in [self._held.pop(p) for p in partitions if p in self._held]:
+                held.limit = -1
 
-    def close(self, deadline: Deadline) -> Mapping[int, int]:
-        """Start no more records, wait for running ones, and return the last positions that can be stored."""
+    def close(self, deadline: Deadline) -> None:
+        """Start no more records, and wait for running ones."""
         self._workers.stop(deadline)
-        return self._now()
 
     def _work(self, piece: _RecordTask) -> float | None:
         held, offset = piece.held, piece.record.offset()
@@ -226,101 +275,3 @@ class VirtualPartitions:
         with self._changed:
             self.result.given_up += 1
         return None
-
-
-_LOOK_S = 0.01
-_STORE_EVERY_S = 0.5
-_ROOM_S = 1.0
-
-
-class VirtualPartitionsHandler(Handler):
-    """
-    The loop's handler. Kafka's committed offset is the position, and never passes a record without an effect. A commit
-    that is lost, or refused by the coordinator after a rebalance, leads to repetition. With ``follow`` False, the end
-    of a drain waits for the workers; ``stop`` ends that wait.
-    """
-
-    def __init__(
-        self,
-        virtual: VirtualPartitions,
-        stop: threading.Event,
-        *,
-        follow: bool,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._virtual, self._stop, self._follow, self._now = virtual, stop, follow, now
-        self._read: dict[int, int] = {}
-        self._goals: dict[int, int] = {}
-        self._report: Callable[[Mapping[int, int]], None] = lambda _positions: None
-        self._stored: dict[int, int] = {}
-        self._store_at = 0.0
-
-    def assigned(self, assignments: Sequence[AssignedPartition], deadline: Deadline) -> Mapping[int, int]:  # noqa: ARG002 - the port's shape
-        """Start at the committed or the first offset; partitions already held continue where they were."""
-        for assignment in assignments:
-            partition = assignment.partition
-            if partition not in self._read:
-                self._read[partition] = start(assignment)
-                self._goals[partition] = assignment.last_stable
-                self._virtual.assigned(partition, self._read[partition])
-        return {assignment.partition: self._read[assignment.partition] for assignment in assignments}
-
-    def handle(self, batches: Sequence[PartitionBatch], context: HandlerContext) -> None:
-        """Give records to the workers, and pause partitions that have enough of them in progress."""
-        for batch in batches:
-            self._virtual.add(batch.partition, batch.records, batch.until)
-            self._read[batch.partition] = batch.until
-        # Pause only for slow handlers: after a resume the client takes up to a second to fetch again (measured).
-        if not self._virtual.await_room(_ROOM_S):
-            context.pause([p for p in self._read if self._virtual.full(p)])
-
-    def tick(self, context: HandlerContext) -> None:
-        """Store positions, resume partitions with room, and let the end of a drain wait for the workers."""
-        self._report = context.report
-        context.resume([p for p in self._read if not self._virtual.full(p)])
-        if not self._follow and self._read and all(position >= self._goals[p] for p, position in self._read.items()):
-            self._await_workers(context)
-            self._store(self._virtual.positions())
-        self._store_if_due()
-
-    def _await_workers(self, context: HandlerContext) -> None:
-        while not self._virtual.idle() and not self._stop.is_set():
-            if context.deadline.expired():
-                raise RetryLater("records are still being processed", _LOOK_S)
-            self._store_if_due()  # also shows the loop that they make progress
-            self._stop.wait(_LOOK_S)
-
-    def _store_if_due(self) -> None:
-        if self._now() >= self._store_at:
-            self._store(self._virtual.positions())
-
-    def _store(self, positions: Mapping[int, int]) -> None:
-        self._store_at = self._now() + _STORE_EVERY_S
-        moved = {p: position for p, position in positions.items() if self._stored.get(p) != position}
-        if moved:
-            self._report(moved)
-            self._stored |= moved
-
-    def revoked(self, partitions: Collection[int], deadline: Deadline) -> None:
-        """Finish records below the last one started, as far as time permits, and store the position reached."""
-        ours = self._forget(partitions)
-        self._virtual.hold(ours)
-        self._store({p: self._virtual.revoked(p, deadline) for p in ours})
-        for partition in partitions:
-            self._stored.pop(partition, None)
-
-    def lost(self, partitions: Collection[int]) -> None:
-        for partition in self._forget(partitions):
-            self._virtual.lost(partition)
-        for partition in partitions:
-            self._stored.pop(partition, None)
-
-    def _forget(self, partitions: Collection[int]) -> list[int]:
-        """Stop reading; return those of the partitions that were being read."""
-        ours = [p for p in partitions if p in self._read]
-        for partition in ours:
-            del self._read[partition], self._goals[partition]
-        return ours
-
-    def close(self, deadline: Deadline) -> None:
-        self._virtual.close(deadline)

@@ -79,14 +79,15 @@ class OffsetTracker:
 
     def __init__(self, start: int) -> None:
         """``start``: the offset at which reading begins; everything below it is done."""
-        self._next = start
+        self.next = start
+        """The next offset to read."""
         self._taken: deque[int] = deque()
         self._unfinished: set[int] = set()
 
     @property
     def position(self) -> int:
         """The oldest unfinished record; if there is none, the next offset to read."""
-        return self._taken[0] if self._taken else self._next
+        return self._taken[0] if self._taken else self.next
 
     @property
     def span(self) -> int:
@@ -99,11 +100,11 @@ class OffsetTracker:
 
     def take(self, offset: int) -> None:
         """Note that a record was given to a worker; raises `ValueError` if its offset is below one already read."""
-        if offset < self._next:
-            raise ValueError(f"offset {offset} was read already: the next one is {self._next} or later")
+        if offset < self.next:
+            raise ValueError(f"offset {offset} was read already: the next one is {self.next} or later")
         self._taken.append(offset)
         self._unfinished.add(offset)
-        self._next = offset + 1
+        self.next = offset + 1
 
     def finish(self, offset: int) -> None:
         """Note that a record's effect is done, or its dead letter; raises `ValueError` if it is not a taken one."""
@@ -115,7 +116,7 @@ class OffsetTracker:
 
     def passed(self, until: int) -> None:
         """Note that no further record lies below ``until``: markers at the log's end count as read."""
-        self._next = max(self._next, until)
+        self.next = max(self.next, until)
 
 
 class OnFailure(enum.StrEnum):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError
@@ -23,7 +24,7 @@ from downstream.consume.handler import AssignedPartition, HandlerContext, Partit
 from downstream.receive.command import DemoServer
 from downstream.virtual import call
 from downstream.virtual import partitions as member
-from downstream.virtual.partitions import VirtualPartitions, VirtualPartitionsHandler, VirtualSettings
+from downstream.virtual.partitions import VirtualPartitions, VirtualSettings
 from downstream.virtual.scheduling import OnFailure, Retries, Workers
 
 PARTITION = 0
@@ -63,13 +64,31 @@ class Awaited(Deadline):
 @contextmanager
 def working(effects: Effects, orders: list[Record], **options: object) -> Iterator[VirtualPartitions]:
     """Virtual partitions with one input partition, which begins with these records."""
-    virtual = VirtualPartitions(VirtualSettings(**{"count": 8, "retries": QUICK, **options}), effects)
-    virtual.assigned(PARTITION, orders[0].offset())
+    settings = VirtualSettings(**{"count": 8, "retries": QUICK, **options})
+    virtual = VirtualPartitions(settings, effects, threading.Event(), follow=True)
     try:
-        virtual.add(PARTITION, orders)
+        feed(virtual, orders)
         yield virtual
     finally:
         virtual.close(Deadline(10))
+
+
+def feed(virtual: VirtualPartitions, orders: list[Record]) -> None:
+    begin = orders[0].offset()
+    virtual.assigned([AssignedPartition("orders", "id", PARTITION, begin, 0, begin)], Deadline(5))
+    virtual._add(PartitionBatch(PARTITION, begin, 0, orders))
+
+
+def positions(virtual: VirtualPartitions) -> dict[int, int]:
+    return {p: held.tracker.position for p, held in virtual._held.items()}
+
+
+def revoked(virtual: VirtualPartitions, deadline: Deadline) -> int:
+    """The position that is stored."""
+    stored: dict[int, int] = {}
+    virtual._report = stored.update
+    virtual.revoked([PARTITION], deadline)
+    return stored[PARTITION]
 
 
 def poisoned(number: int, error: Exception | None = None) -> Callable[[Record], None]:
@@ -104,7 +123,7 @@ def test_order_per_key_is_kept_while_keys_overtake_each_other() -> None:
     effects = Effects(failing_now_and_then)
     with working(effects, orders(300), retries=Retries(attempts=50, first_s=0.001, most_s=0.002)) as virtual:
         until(virtual.idle, "all effects")
-        assert virtual.positions() == {PARTITION: 300}
+        assert positions(virtual) == {PARTITION: 300}
     for key in range(10):
         assert [number for number in effects.done if number % 10 == key] == list(range(key, 300, 10))
     assert effects.done != list(range(300)), "nobody overtook anybody: no concurrency"
@@ -116,10 +135,10 @@ def test_the_position_waits_for_a_slow_record_and_what_is_finished_above_it_fill
     effects = Effects(held_up({3}, held))
     with working(effects, orders(20, keys=20), most_uncovered=17) as virtual:
         until(lambda: len(effects.done) == 19, "the others")
-        assert (virtual.positions(), virtual.full(PARTITION)) == ({PARTITION: 3}, True)
+        assert (positions(virtual), virtual._full()) == ({PARTITION: 3}, [PARTITION])
         held.set()
         until(virtual.idle, "all")
-        assert (virtual.positions(), virtual.full(PARTITION)) == ({PARTITION: 20}, False)
+        assert (positions(virtual), virtual._full()) == ({PARTITION: 20}, [])
 
 
 GONE = member.NonRetriableError("a 400 stays one")
@@ -130,7 +149,7 @@ def test_a_record_that_always_fails_is_given_up_after_its_attempts(error: Except
     effects = Effects(poisoned(1, error))
     with working(effects, orders(6, keys=1)) as virtual:
         until(virtual.idle, "all")
-        assert virtual.positions() == {PARTITION: 6}
+        assert positions(virtual) == {PARTITION: 6}
     assert effects.done == [0, 2, 3, 4, 5]
     assert (effects.given_up, effects.tried.count(1)) == ([(1, attempts)], attempts)
 
@@ -143,7 +162,8 @@ def test_stop_on_failure_ends_before_the_record_and_names_it(number: int, keys: 
         message = rf"offset {number}: failed {attempts} times?; last error: ValueError: poison"
         with pytest.raises(member.HandlerFailedError, match=message):
             until(virtual.idle, "the failure")
-        assert virtual.close(Deadline(5)) == {PARTITION: number}
+        virtual.close(Deadline(5))
+        assert positions(virtual) == {PARTITION: number}
     assert effects.done == list(range(number))
 
 
@@ -153,7 +173,7 @@ def test_a_partition_that_goes_when_a_record_has_stopped_all_is_let_go_at_once()
         with pytest.raises(member.HandlerFailedError):
             until(virtual.idle, "the failure")
         deadline = Deadline(5)
-        assert virtual.revoked(PARTITION, deadline) == 0
+        assert revoked(virtual, deadline) == 0
         assert not deadline.expired()
 
 
@@ -166,7 +186,8 @@ def test_a_dead_letter_that_can_not_be_written_stops_the_workers() -> None:
     with working(Lost(poisoned(0)), orders(1)) as virtual:
         with pytest.raises(OSError, match="no room"):
             until(virtual.idle, "the failure")
-        assert virtual.close(Deadline(5)) == {PARTITION: 0}
+        virtual.close(Deadline(5))
+        assert positions(virtual) == {PARTITION: 0}
 
 
 def test_a_revoked_partition_closes_its_holes_and_begins_nothing_more() -> None:
@@ -178,8 +199,8 @@ def test_a_revoked_partition_closes_its_holes_and_begins_nothing_more() -> None:
             lambda: {0, 5} <= set(effects.tried) and len(effects.done) == 3,
             "orders 1, 2 and 4; 0 and 5 wait, 3 behind 0",
         )
-        assert virtual.revoked(PARTITION, Awaited(10, held)) == 6
-        assert virtual.positions() == {}
+        assert revoked(virtual, Awaited(10, held)) == 6
+        assert positions(virtual) == {}
     assert sorted(effects.done) == [0, 1, 2, 3, 4, 5]
 
 
@@ -189,14 +210,13 @@ def test_a_revoked_partition_with_a_handler_that_hangs_is_let_go_before_its_reco
     effects = Effects(held_up({7}, held))
     with working(effects, [Record(7, b"a"), Record(8, b"a")], count=2) as virtual:
         until(lambda: effects.tried == [7], "its begin")
-        assert virtual.revoked(PARTITION, Deadline(0.01)) == 7
-        virtual.assigned(PARTITION, 100)
-        virtual.add(PARTITION, [Record(100, b"a")])
+        assert revoked(virtual, Deadline(0.01)) == 7
+        feed(virtual, [Record(100, b"a")])
         until(virtual.idle, "the new time's record")
-        assert virtual.positions() == {PARTITION: 101}
+        assert positions(virtual) == {PARTITION: 101}
         held.set()
         until(lambda: len(effects.done) == 2, "the handler that hung")
-        assert virtual.revoked(PARTITION, Deadline(10)) == 101
+        assert revoked(virtual, Deadline(10)) == 101
     assert effects.done == [100, 7], "order 8 belongs to the next holder"
 
 
@@ -208,9 +228,9 @@ def test_a_record_that_keeps_failing_is_not_tried_again_once_its_partition_is_go
     with working(effects, [Record(0, b"a"), Record(1, b"a")], count=1, retries=retries) as virtual:
         until(lambda: len(effects.tried) > 2, "a few tries")
         if how == "lost":
-            virtual.lost(PARTITION)
+            virtual.lost([PARTITION])
         else:
-            assert virtual.revoked(PARTITION, Deadline(0.01)) == 0
+            assert revoked(virtual, Deadline(0.01)) == 0
         tries = len(effects.tried)
         until(lambda: len(virtual._workers._queue) == 0, "the end of its tries")
         assert len(effects.tried) <= tries + 1, "the one that was running, and none behind it"
@@ -219,7 +239,7 @@ def test_a_record_that_keeps_failing_is_not_tried_again_once_its_partition_is_go
 
 
 def test_a_partition_that_waits_for_its_revocation_begins_no_further_record() -> None:
-    """`hold` comes for all of them first, and what is begun there is still finished, by another try if need be."""
+    """What is begun there is still finished, by another try if need be."""
     free = threading.Event()
 
     def failing_once(_order: Record) -> None:
@@ -230,9 +250,7 @@ def test_a_partition_that_waits_for_its_revocation_begins_no_further_record() ->
     effects = Effects(failing_once)
     with working(effects, [Record(0, b"a"), Record(1, b"a")], count=1) as virtual:
         until(lambda: effects.tried == [0], "its begin")
-        virtual.hold([PARTITION])
-        free.set()
-        assert virtual.revoked(PARTITION, Deadline(10)) == 1
+        assert revoked(virtual, Awaited(10, free)) == 1
     assert (effects.tried, effects.done) == ([0, 0], [0])
 
 
@@ -241,16 +259,16 @@ def test_records_without_a_key_wait_for_nobody() -> None:
     effects = Effects(lambda _order: (gate.wait(20), None)[1])
     with working(effects, [Record(n, None) for n in range(4)], count=4) as virtual:
         until(virtual.idle, "all four at the barrier")
-        assert virtual.positions() == {PARTITION: 4}
+        assert positions(virtual) == {PARTITION: 4}
 
 
 def test_a_handler_that_hangs_does_not_hold_the_end_for_ever() -> None:
     held = threading.Event()
-    virtual = VirtualPartitions(VirtualSettings(count=2), Effects(held_up({0}, held)))
+    virtual = VirtualPartitions(VirtualSettings(count=2), Effects(held_up({0}, held)), threading.Event(), follow=True)
     assert [(one.name, one.daemon) for one in virtual._workers._threads] == [("virtual-0", True), ("virtual-1", True)]
-    virtual.assigned(PARTITION, 0)
-    virtual.add(PARTITION, orders(1))
-    assert virtual.close(Deadline(0.05)) == {PARTITION: 0}
+    feed(virtual, orders(1))
+    virtual.close(Deadline(0.05))
+    assert positions(virtual) == {PARTITION: 0}
     held.set()
 
 
@@ -312,7 +330,7 @@ def test_a_dead_letter_is_written_when_the_brokers_are_back_without_another_call
     monkeypatch.setattr(caller, "handle", lambda record: called.append(record.offset()) or poisoned(0, GONE)(record))
     with working(caller, [Record(0, b"k", b"0")]) as virtual:
         until(virtual.idle, "its dead letter")
-        assert virtual.positions() == {PARTITION: 1}
+        assert positions(virtual) == {PARTITION: 1}
         assert (virtual.result.given_up, virtual.result.retries) == (1, 0)
     assert (called, written, len(writers)) == ([0], [0, 0, 0], 3)
     assert told == ["dead letter of out[3] offset 0: not acknowledged within 30 s, will try again"] * 2
@@ -354,11 +372,12 @@ class Scene:
 
     def give_up(self, *_: object) -> None: ...
 
-    def make(self, *, follow: bool = True) -> VirtualPartitionsHandler:
-        self.virtual = VirtualPartitions(VirtualSettings(count=4, most_uncovered=20), self)
-        return VirtualPartitionsHandler(self.virtual, threading.Event(), follow=follow, now=lambda: self.now)
+    def make(self, *, follow: bool = True) -> VirtualPartitions:
+        settings, stop = VirtualSettings(count=4, most_uncovered=20), threading.Event()
+        self.virtual = VirtualPartitions(settings, self, stop, follow=follow, now=lambda: self.now)
+        return self.virtual
 
-    def reading(self, start: int, until: int, *, follow: bool = True) -> VirtualPartitionsHandler:
+    def reading(self, start: int, until: int, *, follow: bool = True) -> VirtualPartitions:
         """A handler that has partition 0 from ``start`` on, and has been given its records below ``until``."""
         handler = self.make(follow=follow)
         handler.assigned([assignment(0, start)], Deadline(5))
@@ -411,7 +430,7 @@ def test_a_partition_with_enough_in_work_is_paused_and_read_on_when_there_is_roo
     assert (scene.paused, scene.stored) == ({0}, {0: 5, 1: 5})
     scene.gate.set()
     scene.now += 10
-    assert scene.virtual.await_room(10)
+    until(lambda: not handler._full(), "room")
     assert handler.revoked([0], Deadline(10)) is None
     assert scene.stored[0] == 20
     handler.tick(scene.context())
@@ -430,10 +449,10 @@ def test_a_drains_end_waits_for_the_workers(scene: Scene) -> None:
     assert scene.stored == {0: 30}
 
 
-def test_a_drains_end_reports_the_positions_reached_meanwhile(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drains_end_reports_the_positions_reached_meanwhile(scene: Scene) -> None:
     """Or the loop would end the drain for want of progress, although each record gets its effect."""
     handler = scene.reading(28, 30, follow=False)
-    monkeypatch.setattr(scene.virtual, "positions", lambda: {0: 29})
+    handler._held[0].tracker = Mock(position=29, next=30, span=1, unfinished=1)
     with pytest.raises(RetryLater):
         handler.tick(scene.context(0.05))
     assert scene.stored == {0: 29}
@@ -455,13 +474,13 @@ def test_partitions_that_leave_together_are_held_before_the_first_is_waited_for(
     """Else a slow handler of one would let the others begin what there is no time left to finish."""
     handler = scene.make()
     handler.assigned([assignment(0, 5), assignment(1, 5)], Deadline(5))
-    held, revoked, limits = dict(scene.virtual._held), scene.virtual.revoked, []
+    held, finish, limits = dict(handler._held), handler._finish_begun, []
 
-    def watched(partition: int, deadline: Deadline) -> int:
+    def watched(one: Any, deadline: Deadline) -> None:
         limits.append([one.limit for one in held.values()])
-        return revoked(partition, deadline)
+        finish(one, deadline)
 
-    scene.virtual.revoked = watched
+    handler._finish_begun = watched
     handler.revoked([0, 1], Deadline(5))
     assert limits[0] == [-1, -1]
 
