@@ -10,18 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-import click
 
 from brew.claims.heartbeater import Heartbeater, HeldPartitions
-from brew.claims.member import INTERVAL_S, Holding, Membership
+from brew.claims.member import Holding, Membership
 from brew.claims.messages import UNKNOWN_ID
-from brew.cli import option
 from brew.deadline import Deadline
 from brew.kafka.claims_log import ClaimsLog
 from brew.kafka.group_consumer import Listener, Member, MemberSettings, Polled
-from brew.names import CLAIMS_TOPIC, checked_topic
 from downstream.consume.handler import (
     AssignedPartition,
     ClaimsSettings,
@@ -32,7 +27,6 @@ from downstream.consume.handler import (
     NotOwned,
     PartitionBatch,
     RetryLater,
-    fresh_client_id,
 )
 
 _IDLE_INTERVALS = 3  # a dead member's partitions are stale after two
@@ -206,32 +200,3 @@ class AtMostOnce(AtLeastOnce):
 
 
 FLOWS = {DeliverySemantics.AT_LEAST_ONCE: AtLeastOnce, DeliverySemantics.AT_MOST_ONCE: AtMostOnce}
-CLAIMS = (
-    option("--claims", default=CLAIMS_TOPIC, metavar="TOPIC", help="Claims topic; created if missing."),
-    click.option(
-        "--client-id",
-        metavar="NAME",
-        help="Name of this member; keep it across restarts to reclaim partitions at once.  [default: a new one]",
-    ),
-    option(
-        "--heartbeat-interval-s",
-        default=INTERVAL_S,
-        help="Claims: seconds between heartbeats; others take over after two without one.",
-    ),
-    option(
-        "--flow",
-        type=click.Choice([str(flow) for flow in DeliverySemantics]),
-        default=str(DeliverySemantics.AT_LEAST_ONCE),
-        help="Claims: whether a crash repeats the work of one interval, or skips the work it interrupted.",
-    ),
-)
-
-
-def claims_settings(given: dict[str, Any]) -> ClaimsSettings:
-    """Return the settings from a command's parameters; raise `UsageError` if they are invalid."""
-    return ClaimsSettings(
-        checked_topic(given["claims"], "--claims"),
-        given["client_id"] or fresh_client_id(),
-        given["heartbeat_interval_s"],
-        DeliverySemantics(given["flow"]),
-    )

@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from brew import names
+from brew.claims.member import INTERVAL_S
 from brew.cli import bootstrap_option, connection, option, options
 from brew.errors import UsageError
 from brew.fault_injection import CrashMoment, CrashSignal, StoreCrash
 from brew.names import checked_topic
 from brew.observability.settings import PROBE_OPTIONS
-from downstream.claims.ownership import CLAIMS, claims_settings
-from downstream.consume.handler import LoopSettings
+from downstream.consume.handler import ClaimsSettings, DeliverySemantics, LoopSettings, fresh_client_id
 from downstream.observed import follow_option
 from downstream.postgres import DatabaseSettings
 
@@ -55,7 +55,23 @@ loop_options = options(
         default="group",
         help="Who assigns partitions: Kafka's group coordinator, or claims in a topic of their own.",
     ),
-    *CLAIMS,
+    option("--claims", default=names.CLAIMS_TOPIC, metavar="TOPIC", help="Claims topic; created if missing."),
+    click.option(
+        "--client-id",
+        metavar="NAME",
+        help="Name of this member; keep it across restarts to reclaim partitions at once.  [default: a new one]",
+    ),
+    option(
+        "--heartbeat-interval-s",
+        default=INTERVAL_S,
+        help="Claims: seconds between heartbeats; others take over after two without one.",
+    ),
+    option(
+        "--flow",
+        type=click.Choice([str(flow) for flow in DeliverySemantics]),
+        default=str(DeliverySemantics.AT_LEAST_ONCE),
+        help="Claims: whether a crash repeats the work of one interval, or skips the work it interrupted.",
+    ),
     *PROBE_OPTIONS,
     click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text."),
 )
@@ -108,7 +124,16 @@ def loop_settings(given: dict[str, Any], group: str) -> LoopSettings:
         max_poll_interval_s=given["max_poll_interval_s"],
         session_timeout_s=given["session_timeout_s"],
         patience_s=given["patience_s"],
-        claims=claims_settings(given) if by_claim else None,
+        claims=_claims(given) if by_claim else None,
+    )
+
+
+def _claims(given: dict[str, Any]) -> ClaimsSettings:
+    return ClaimsSettings(
+        checked_topic(given["claims"], "--claims"),
+        given["client_id"] or fresh_client_id(),
+        given["heartbeat_interval_s"],
+        DeliverySemantics(given["flow"]),
     )
 
 
