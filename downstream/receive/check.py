@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import redis
 
@@ -23,16 +23,6 @@ DUPLICATE, LOST = "receiver-duplicate", "receiver-lost"
 
 _CHUNK = 1000
 _REJECTIONS = 5
-
-
-class Effects(Protocol):
-    def counts(self, names: Sequence[str]) -> list[int]:
-        """Return how often each message id's effect was applied."""
-        ...
-
-    def points(self) -> dict[str, int] | None:
-        """Return the points per customer; None if effects are not points."""
-        ...
 
 
 @dataclass
@@ -126,12 +116,13 @@ def _judge(checked: CheckResult, name: str, count: int, *, below: bool) -> None:
 
 
 class PostgresEffects:
-    """Rows of effects, or of the outbox."""
+    """Rows of effects, or of the outbox, whose requests give no points."""
 
     def __init__(self, group: str, settings: DatabaseSettings, *, outbox: bool) -> None:
         self._group, self._settings, self._outbox = group, settings, outbox
 
     def counts(self, names: Sequence[str]) -> list[int]:
+        """Return how often each message id's effect was applied."""
         table = "outbox" if self._outbox else "receiver_effects"
         chosen = "WHERE consumer_group = %s AND message_id = ANY(%s)"
         query = f"SELECT message_id, count(*) FROM {table} {chosen} GROUP BY message_id"  # noqa: S608 - our own names
@@ -186,3 +177,6 @@ def _number(value: bytes | int, key: str) -> int:
             f"the effects can't be read: key {printable(key)} holds {value!r}, not a number, so another "
             "program changed it; correct it, then check again"
         ) from error
+
+
+Effects = PostgresEffects | RedisEffects

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
@@ -55,26 +54,6 @@ class StoreCheckpoint:
         return cls(*map(int, text.split(b" ")))
 
 
-class Store(Protocol):
-    """One partition's totals; only committed changes are written to it."""
-
-    @property
-    def checkpoint(self) -> StoreCheckpoint | None:
-        """The store's progress; None while it is empty."""
-
-    def get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
-
-    def write(self, changes: Changes, checkpoint: StoreCheckpoint) -> None:
-        """Write changes and checkpoint together."""
-
-    def items(self) -> Iterator[tuple[bytes, bytes]]: ...
-
-    def wipe(self) -> None: ...
-
-    def close(self) -> None:
-        """Close cleanly, so that the next process can trust the store."""
-
-
 def put(values: dict[bytes, bytes], changes: Changes) -> None:
     for key, value in changes.items():
         if value is None:
@@ -84,16 +63,18 @@ def put(values: dict[bytes, bytes], changes: Changes) -> None:
 
 
 class MemoryStore:
-    """A dict; lost with the process, and restored from the changelog."""
+    """One partition's totals in a dict: lost with the process, and restored from the changelog."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
         self.checkpoint: StoreCheckpoint | None = None
+        """The store's progress; None while it is empty."""
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return list(map(self._values.get, keys))
 
     def write(self, changes: Changes, checkpoint: StoreCheckpoint) -> None:
+        """Write changes and checkpoint together; only committed ones are written."""
         put(self._values, changes)
         self.checkpoint = checkpoint
 
@@ -212,12 +193,15 @@ class RocksStore:
         self._open()
 
     def close(self) -> None:
+        """Close cleanly, so that the next process can trust the store."""
         with self._writing():
             self._db.flush()
         self._db.close()
         self._set_mark(self._identity)
         os.close(self._lock)
 
+
+Store = MemoryStore | RocksStore
 
 _PAUSE_S = 0.01
 _ASK_S = 15.0
