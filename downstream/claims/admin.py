@@ -144,7 +144,7 @@ def pause(member: Member, wanted: Filter, for_s: float, wait_s: float) -> None:
 def _await_release(member: Member, wanted: Filter, for_s: float, wait_s: float) -> None:
     within_s, option = min((wait_s, "--wait-s"), (for_s, "--for-s"))  # after the pause they claim again
     deadline = Deadline(within_s)
-    while held := holders(member, wanted):
+    while held := _owners(member, wanted):
         if deadline.expired():
             raise Refused(
                 f"{wanted.group} still owns partitions after {deadline.budget_s:g} s: {', '.join(sorted(held))}; "
@@ -154,13 +154,9 @@ def _await_release(member: Member, wanted: Filter, for_s: float, wait_s: float) 
         member.read_new(Deadline(READ_S))
 
 
-def holders(member: Member, wanted: Filter) -> set[str]:
-    """Return the owners that are not stale."""
-    return {
-        row.owner
-        for row in claims_snapshot(member.view, member.clock, wanted).rows
-        if row.owner is not None and row.state != Status.STALE
-    }
+def _owners(member: Member, wanted: Filter) -> set[str]:
+    rows = claims_snapshot(member.view, member.clock, wanted).rows
+    return {row.owner for row in rows if row.owner is not None and row.state != Status.STALE}
 
 
 class PositionChange(NamedTuple):
