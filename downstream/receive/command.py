@@ -188,10 +188,9 @@ def _run(settings: LoopSettings, receiver: Receiver, deliverer: Deliverer | None
     stop = stop_event(follow=settings.follow)
 
     def prepare(recorder: Recorder) -> None:
+        receiver.recorder = recorder
         recorder.skipped(0)
-        receiver.skipped = recorder.skipped
         recorder.rejected(BAD_QUANTITY, 0)
-        receiver.rejected = recorder.rejected
 
     if deliverer is not None:
         receiver.background.append(deliverer)

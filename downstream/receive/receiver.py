@@ -18,6 +18,7 @@ from brew.errors import Refused, UsageError
 from brew.fault_injection import StoreCrash
 from brew.kafka.log_reader import LogRecord
 from brew.kafka.topic_reader import headers_of
+from brew.observability.recorder import Recorder
 from brew.offsets import SourcePosition
 from downstream.consume.handler import (
     AssignedPartition,
@@ -220,10 +221,8 @@ class Receiver(Handler):
         self.received = ReceiverResult()
         self.background: list[BackgroundThread] = []
         """Threads that work for this receiver once its store is ready; an error that ends one ends the loop."""
-        self.skipped: Callable[[int], None] = lambda _records: None
-        """Called with the number of records in a batch that were already known."""
-        self.rejected: Callable[[str, int], None] = lambda _reason, _records: None
-        """Called with the reason and number of refused records."""
+        self.recorder = Recorder.unobserved()
+        """Counts the records that were already known, and the refused ones."""
 
     def prepare(self) -> None:
         """Prepare the store, creating what is missing. Raises `RetryLater` if the store is unavailable."""
@@ -288,7 +287,7 @@ class Receiver(Handler):
         self.received.messages += len(records)
         self.received.effects += effects
         self.received.repeated += len(records) - effects
-        self.skipped(len(records) - effects)
+        self.recorder.skipped(len(records) - effects)
         self._refuse(batch_messages)
         done = {batch.partition: batch.until for batch in batches}
         self._read_again |= done
@@ -307,7 +306,7 @@ class Receiver(Handler):
             self.settings.tell(printable(f"message {message.message_id} gives no points: {message.refused}"))
         self.received.rejected += len(refused)
         if refused:
-            self.rejected(BAD_QUANTITY, len(refused))
+            self.recorder.rejected(BAD_QUANTITY, len(refused))
 
     def tick(self, context: HandlerContext) -> None:  # noqa: ARG002 - the handler's shape
         self._get_ready()  # background work runs even if we own no partition

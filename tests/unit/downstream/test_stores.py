@@ -1083,14 +1083,14 @@ def test_only_a_whole_number_of_cups_gives_points(quantity: bytes | None, points
 
 def test_a_bad_quantity_is_counted_and_told() -> None:
     printed: list[str] = []
-    counted: list[tuple[str, int]] = []
     receiver = Claiming("field:order_id", tell=printed.append)
-    receiver.rejected = lambda reason, records: counted.append((reason, records))
+    receiver.recorder = Mock()
     values = [b'{"order_id":"o-%d","customer_id":"c-1","quantity":%d}' % (n, n - 1) for n in range(3)]
     records = [Record(offset, value=value) for offset, value in enumerate(values)]
     receiver.handle([PartitionBatch(3, 0, 3, records)], leased([]))
     assert [one.points for one in receiver.claimed] == [0, 0, 1]
-    assert (receiver.received.rejected, counted) == (2, [(receiving.BAD_QUANTITY, 2)])
+    assert receiver.received.rejected == 2
+    receiver.recorder.rejected.assert_called_once_with(receiving.BAD_QUANTITY, 2)
     assert [one.split(" gives")[0] for one in printed] == ["message order_id:o-0", "message order_id:o-1"]
 
 
