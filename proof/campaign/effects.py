@@ -81,8 +81,8 @@ def tree(*roots: psutil.Process) -> list[psutil.Process]:
 
 def _open_of(stage: CellEnvironment, pids: Collection[int]) -> set[int]:
     """Return the partitions with open transactions; asks the brokers only if the journals have any."""
-    stage.journals.look()
-    begun = {p for pid in pids for p in open_ranges(stage.journals.entries, Kill(time.time(), pid))}
+    entries = stage.journals.look()
+    begun = {p for pid in pids for p in open_ranges(entries, Kill(time.time(), pid))}
     if not begun:
         return set()
     known = {transaction.transactional_id for transaction in stage.open_transactions()}
@@ -111,8 +111,7 @@ def fenced_since(stage: CellEnvironment, pids: Collection[int], since: float = 0
     """Return whether, within 5 s, the journal of one of these processes shows that it was fenced."""
     limit = Deadline(_FENCED_S)
     while not limit.expired():
-        stage.journals.look()
-        if any(is_fenced(e) for e in stage.journals.entries if e.pid in pids and e.at > since):
+        if any(is_fenced(e) for e in stage.journals.look() if e.pid in pids and e.at > since):
             return True
         time.sleep(0.01)
     return False

@@ -15,7 +15,7 @@ from brew.journal import SUFFIX, Entry, Phase, Step, entries
 
 
 class Journals:
-    """The journals of a folder: `look` adds new lines to ``entries``; iterating reads all; ``commits`` counts all."""
+    """The journals of a folder: ``entries`` since `forget`, all of them if iterated, and the number of ``commits``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -27,7 +27,7 @@ class Journals:
         return entries(self.folder)
 
     def look(self) -> list[Entry]:
-        """Read and return the new complete lines, file by file."""
+        """Read the new complete lines, file by file; return all entries."""
         fresh: list[Entry] = []
         for path in sorted(self.folder.glob(f"*{SUFFIX}")):
             begin = self._read.get(path, 0)
@@ -41,7 +41,7 @@ class Journals:
             fresh += [_entry(**orjson.loads(line)) for line in whole.splitlines()]
         self.entries += fresh
         self.commits += sum(map(is_commit, fresh))
-        return fresh
+        return self.entries
 
     def forget(self) -> None:
         """Drop the lines read so far: an hour of mixtures writes half a gigabyte of them."""

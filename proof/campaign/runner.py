@@ -213,7 +213,6 @@ class Judgement:
 
 def check(stage: CellEnvironment, judged: Judgement, *, settled: bool) -> None:
     """Let `proof verify` judge the cell's logs and journals; ``settled``: no transaction may be open any more."""
-    stage.journals.look()
     report = stage.verified("--journals", str(stage.journals.folder), *(["--settled"] if settled else []))
     judged.anomalies += report["findings"]
     judged.doubts += report["doubts"]

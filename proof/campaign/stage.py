@@ -303,8 +303,7 @@ class CellEnvironment:
         """Wait for the first commit after ``since`` (see `first_commit`), and record the seconds it took."""
 
         def committed() -> float | None:
-            self.journals.look()
-            return first_commit(self.journals.entries, since, partitions, without)
+            return first_commit(self.journals.look(), since, partitions, without)
 
         self.recovery_s.append(self.until(committed, "the first new commit after the fault") - since)
 

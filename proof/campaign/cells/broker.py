@@ -117,8 +117,7 @@ def killed_at_once(count: int, seconds: float, stage: CellEnvironment) -> None:
         killed = in_transaction(stage, writer, lambda: stage.sandbox.kill(*victims))
         stage.fire("broker_kills", count)
         stage.pause(seconds)
-        stage.journals.look()
-        false = [e for e in stage.journals.entries if is_commit(e) and e.at > killed + _LATE_S]
+        false = [e for e in stage.journals.look() if is_commit(e) and e.at > killed + _LATE_S]
         if false:
             raise StalledError(f"{len(false)} transactions were acknowledged with {count} of three brokers dead")
         stage.sandbox.restart(*victims)
@@ -210,8 +209,7 @@ def cut_off(role: str, peers: bool, stage: CellEnvironment) -> None:
         if peers:
             moved(stage, role, victims[0])
         else:
-            stage.journals.look()
-            mine = (e for e in stage.journals.entries if is_commit(e) and e.fields["partition"] == stage.partition)
+            mine = (e for e in stage.journals.look() if is_commit(e) and e.fields["partition"] == stage.partition)
             stage.fire(HELD_UP, int(not any(began + _LATE_S < e.at < healed for e in mine)))
         stage.recovered(healed, [stage.partition])
         whole(stage)

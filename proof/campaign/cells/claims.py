@@ -250,9 +250,8 @@ def driver(stage: CellEnvironment, mode: str, number: int, *spark: str) -> Progr
 
 def works(stage: CellEnvironment, program: Program) -> set[int]:
     """Return the input partitions in which it has committed."""
-    stage.journals.look()
     pids = program.all_pids()
-    return {e.fields["partition"] for e in stage.journals.entries if is_commit(e) and e.pid in pids}
+    return {e.fields["partition"] for e in stage.journals.look() if is_commit(e) and e.pid in pids}
 
 
 def drivers(mode: str, spark: tuple[str, ...], stage: CellEnvironment) -> None:

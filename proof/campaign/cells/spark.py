@@ -110,8 +110,7 @@ for _point in CrashPoint:
 
 def deaths(stage: CellEnvironment) -> int:
     """Count the writer processes in which a partition's last attempt has no outcome: they died in it."""
-    stage.journals.look()
-    written = [e for e in stage.journals.entries if e.step is not Step.READ]
+    written = [e for e in stage.journals.look() if e.step is not Step.READ]
     ordered = sorted(written, key=lambda e: (e.pid, e.fields["partition"], e.at))
     last = {place: [*some][-1] for place, some in groupby(ordered, key=lambda e: (e.pid, e.fields["partition"]))}
     return len({pid for (pid, _), entry in last.items() if entry.step is not Step.OUTCOME})
@@ -177,8 +176,7 @@ def orphan(stage: CellEnvironment) -> None:
 
 def _met(stage: CellEnvironment) -> int:
     """Count how often a driver met the other one: it was fenced, or its range was already done."""
-    stage.journals.look()
-    return sum(e.fields.get("status") in _MEETINGS for e in stage.journals.entries if e.step is Step.OUTCOME)
+    return sum(e.fields.get("status") in _MEETINGS for e in stage.journals.look() if e.step is Step.OUTCOME)
 
 
 @CELLS("F08-two-drivers", "two drivers, one group", "driver", needed={"rivals": 2, "meetings": 1})
@@ -215,15 +213,14 @@ def speculation(stage: CellEnvironment) -> None:
         finally:
             signal_all(victims, stop=False)
         stage.await_commits(8)
-        stage.journals.look()
-        stage.fire(COPIES, effects.copies(stage.journals.entries))
+        stage.fire(COPIES, effects.copies(stage.journals.look()))
 
 
 def copied(stage: CellEnvironment, sleepers: set[int], since: float) -> bool:
     """Return whether another process fenced a range that one of the sleepers had begun and not ended."""
-    stage.journals.look()
-    mine = {p for pid in sleepers for p in open_ranges(stage.journals.entries, Kill(since, pid))}
-    others = (e for e in stage.journals.entries if e.pid not in sleepers and e.at > since)
+    entries = stage.journals.look()
+    mine = {p for pid in sleepers for p in open_ranges(entries, Kill(since, pid))}
+    others = (e for e in entries if e.pid not in sleepers and e.at > since)
     return any(e.fields["partition"] in mine for e in others if e.step is Step.FENCE and e.phase is Phase.DONE)
 
 

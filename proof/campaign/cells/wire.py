@@ -163,8 +163,7 @@ def slow(shape: NetworkConditions, stage: CellEnvironment) -> None:
         stage.writer("--follow", *_DEFAULT_TIMEOUT)
         stage.await_commits(4, _SLOW_START_S)
         stage.pause(_SLOW_S)
-        stage.journals.look()
-        stage.fire(SLOWED, slowed(stage.journals.entries, shape))
+        stage.fire(SLOWED, slowed(stage.journals.look(), shape))
 
 
 def slowed(entries: Iterable[Entry], shape: NetworkConditions) -> int:

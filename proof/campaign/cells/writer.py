@@ -69,8 +69,7 @@ def freeze(stage: CellEnvironment, writer: Program, moment: str) -> dict[int, fl
         writer.signal(signal.SIGSTOP)
         stopped_at = time.time()
         time.sleep(0.003)
-        stage.journals.look()
-        last: dict[int, Entry] = {e.fields["partition"]: e for e in stage.journals.entries if e.pid == writer.pid}
+        last: dict[int, Entry] = {e.fields["partition"]: e for e in stage.journals.look() if e.pid == writer.pid}
         frozen = {p: stopped_at for p, e in last.items() if (e.step, e.phase) in _MOMENTS[moment]}
         if frozen:
             stage.fire("pauses")

