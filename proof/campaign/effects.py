@@ -62,6 +62,16 @@ def signal_all(processes: Iterable[psutil.Process], *, stop: bool) -> None:
                 process.resume()
 
 
+@contextlib.contextmanager
+def stopped(processes: Sequence[psutil.Process]) -> Iterator[None]:
+    """Stop processes, or leave stopped ones so, for the duration of the block."""
+    signal_all(processes, stop=True)
+    try:
+        yield
+    finally:
+        signal_all(processes, stop=False)
+
+
 def kill_all(processes: Iterable[psutil.Process]) -> float:
     """Send SIGKILL to all of them; return the time at which it was done."""
     for process in processes:

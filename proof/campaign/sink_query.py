@@ -183,8 +183,9 @@ class SinkExperiment:
         """Wait for the query's end; raise `StalledError` if it ended with another exit code."""
         self.stage.ended(program, code, Deadline(END_S * self.stage.slack))
 
-    def stopped(self, program: Program) -> None:
-        """Stop a query that follows; raise `StalledError` if it had already ended, or does not end cleanly."""
+    def finish(self, program: Program) -> None:
+        """Wait for some more batches, and stop the query; raise `StalledError` if it does not end cleanly."""
+        self.visible(self.watcher.batches() + BATCHES)
         self.stage.stop(program, END_S)
         self.stage.ended(program)
 
@@ -218,12 +219,9 @@ class SinkExperiment:
         self.stage.fire(OPEN, int(self.is_open()))
         return program, hold
 
-    def more(self, count: int = BATCHES) -> None:
-        self.visible(self.watcher.batches() + count)
-
     def recovered(self, since: float) -> None:
         """Wait for one more batch, and record the seconds it took."""
-        self.more(1)
+        self.visible(self.watcher.batches() + 1)
         self.stage.recovery_s.append(time.time() - since)
 
     def visible(self, goal: int) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ from proof.campaign.cell import CellFunction, CellTable, Need
 from proof.campaign.cells.broker import HELD_UP, moved
 from proof.campaign.cells.spark import SPECULATION, standalone
 from proof.campaign.cluster import CLIENTS
-from proof.campaign.effects import COPIES, LEADERS_MOVED, OPEN, signal_all, tree
-from proof.campaign.programs import Program, repeated
+from proof.campaign.effects import COPIES, LEADERS_MOVED, OPEN, stopped, tree
+from proof.campaign.programs import repeated
 from proof.campaign.sink_query import COPY, MOST, START_S, SinkExperiment, ancestor, attempts, sink_on
 from proof.campaign.stage import CellEnvironment, StalledError
 
@@ -127,8 +126,7 @@ def executor_killed(writers: str, stage: CellEnvironment) -> None:
         stage.fire("kills")
         experiment.recovered(since)
         hold.release()
-        experiment.more()
-        experiment.stopped(program)
+        experiment.finish(program)
         stage.fired |= experiment.events.count()
 
 
@@ -158,8 +156,7 @@ def speculation(writers: str, stage: CellEnvironment) -> None:
         program, hold = experiment.held(CrashPoint.MID_PRODUCE, *options, *experiment.events.options)
         experiment.recovered(time.time())
         hold.release()
-        experiment.more()
-        experiment.stopped(program)
+        experiment.finish(program)
         stage.fired |= experiment.events.count(hold.stage)
 
 
@@ -174,13 +171,13 @@ def frozen_driver(writers: str, stage: CellEnvironment) -> None:
     """The whole query is stopped until brokers have aborted its transaction; then it continues and writes it again."""
     with sink_on(stage, writers, feed=_FEED) as experiment:
         program, hold = experiment.held(CrashPoint.AFTER_FLUSH, "--transaction-timeout", "10")
-        with stopped(stage, program):
+        with stopped(tree(psutil.Process(program.pid))):
+            stage.fire("pauses")
             hold.release()
             stage.until(lambda: not experiment.is_open(), "brokers aborting the transaction", START_S * stage.slack)
             stage.fire("aborted_by_brokers")
         experiment.recovered(time.time())
-        experiment.more()
-        experiment.stopped(program)
+        experiment.finish(program)
         experiment.fire_attempts(program, _FAILED)
 
 
@@ -189,28 +186,16 @@ def zombie(writers: str, stage: CellEnvironment) -> None:
     """The query is stopped amid its rows, and another run on its checkpoint continues; its other rows come too late."""
     with sink_on(stage, writers, feed=_FEED) as experiment:
         sleeper, hold = experiment.held(CrashPoint.MID_PRODUCE, *_ROW_BY_ROW)
-        with stopped(stage, sleeper):
+        with stopped(tree(psutil.Process(sleeper.pid))):
+            stage.fire("pauses")
             hold.release()
             program = experiment.follow()
         stage.until(lambda: sleeper.code() is not None, "the end of the first query", START_S * stage.slack)
         experiment.fire_attempts(sleeper, _FENCED, "Fenced")
         if program.code() is None:
-            experiment.more()
-            experiment.stopped(program)
+            experiment.finish(program)
         else:  # Spark may notice first that two runs share a checkpoint
             stage.notes.append(program.ending)
-
-
-@contextlib.contextmanager
-def stopped(stage: CellEnvironment, program: Program) -> Iterator[None]:
-    """Stop a query with its JVM and workers for the duration of the block."""
-    victims = tree(psutil.Process(program.pid))
-    signal_all(victims, stop=True)
-    stage.fire("pauses")
-    try:
-        yield
-    finally:
-        signal_all(victims, stop=False)
 
 
 # F42: brokers die, or are isolated.
@@ -227,8 +212,7 @@ def broker_killed(role: str, writers: str, stage: CellEnvironment) -> None:
         experiment.recovered(since)
         moved(stage, role, victim, experiment.leader, START_S)
         stage.sandbox.restart(victim)
-        experiment.more()
-        experiment.stopped(program)
+        experiment.finish(program)
 
 
 def cut_off(role: str, writers: str, stage: CellEnvironment) -> None:
@@ -251,8 +235,7 @@ def cut_off(role: str, writers: str, stage: CellEnvironment) -> None:
         else:
             done = [attempt.at for attempt in attempts(program.said()) if attempt.status == "written"]
             stage.fire(HELD_UP, int(not any(since + _LATE_S < at < healed for at in done)))
-        experiment.more()
-        experiment.stopped(program)
+        experiment.finish(program)
 
 
 for _name, _role, _target in (
@@ -326,6 +309,5 @@ def one_name(writers: str, stage: CellEnvironment) -> None:
         if experiment.is_open():
             raise StalledError("the second query left the first one's transaction open")
         hold.release()
-        experiment.more()
-        experiment.stopped(program)
+        experiment.finish(program)
         experiment.fire_attempts(program, _FENCED, "Fenced")

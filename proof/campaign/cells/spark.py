@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 
@@ -17,7 +16,7 @@ from proof.campaign import effects
 from proof.campaign.cell import CONNECTOR, DIRECT, CellTable, Need, nothing
 from proof.campaign.cells.writer import ROWS
 from proof.campaign.cluster import SandboxFolder
-from proof.campaign.effects import COPIES, HOLDERS, OPEN, fenced_since, kill_all, lines, signal_all, tree
+from proof.campaign.effects import COPIES, HOLDERS, OPEN, fenced_since, kill_all, lines, stopped, tree
 from proof.campaign.journals import Kill, open_ranges
 from proof.campaign.programs import Program, repeated
 from proof.campaign.stage import CellEnvironment, FaultMissedError, StalledError
@@ -39,7 +38,6 @@ _NO_DISK = "/proc/brew-no-such-disk"
 _EACH_TIME = {CONNECTOR: ("local[2]", "0.5", 8000), DIRECT: ("local[4]", "1", 2000)}
 _MEETINGS = {"fenced", "ahead", "already-done", "offset-gap"}
 _START_S = 120.0
-_UNCAUGHT = "no transaction that the brokers know as open was caught in"
 _EXECUTOR, _DRIVER, _WORKER = "CoarseGrainedExecutorBackend", "SparkSubmit", "pyspark.worker"
 _LEASE_S, _LET_GO_S, _SLOTS = 3.0, 30.0, 2
 _LEASED = (*_LOCAL, "--lease", f"{_LEASE_S:g}", "--max-records-per-transaction", "200")
@@ -116,12 +114,18 @@ def deaths(stage: CellEnvironment) -> int:
     return len({pid for (pid, _), entry in last.items() if entry.step is not Step.OUTCOME})
 
 
-def _stopped_in_transaction(stage: CellEnvironment, *roots: psutil.Process) -> tuple[list[psutil.Process], set[int]]:
-    """Stop processes with all descendants while the brokers hold transactions of theirs open; return the partitions."""
-    victims = tree(*roots)
-    if partitions := effects.caught_open(stage, victims):
-        return victims, partitions
-    raise FaultMissedError(f"{_UNCAUGHT} {[process.pid for process in roots]}")
+def _caught(
+    stage: CellEnvironment,
+    what: str,
+    groups: Iterable[list[psutil.Process]],
+    *,
+    at_work: Sequence[psutil.Process] = (),
+) -> tuple[list[psutil.Process], set[int]]:
+    """Stop the first of these groups of which the brokers hold transactions open; return it and their partitions."""
+    for victims in groups:
+        if partitions := effects.caught_open(stage, victims, at_work=at_work):
+            return victims, partitions
+    raise FaultMissedError(f"no transaction that the brokers know as open was caught in {what}")
 
 
 @bounded(
@@ -136,7 +140,7 @@ def killed(executor: bool, driver: bool, stage: CellEnvironment) -> None:
     with _at_work(stage, *options) as writer:
         for _ in range(stage.times):
             target = _any_executor(stage, writer) if executor else psutil.Process(writer.pid)
-            victims, _ = _stopped_in_transaction(stage, target)
+            victims, _ = _caught(stage, f"{[target.pid]}", [tree(target)])
             before: set[int] = set()
             if driver:
                 before = {process.pid for process in tree(psutil.Process(writer.pid))}
@@ -154,7 +158,7 @@ def killed(executor: bool, driver: bool, stage: CellEnvironment) -> None:
 def orphan(stage: CellEnvironment) -> None:
     """A worker hangs, its JVM and driver die, and a new driver continues; then the worker wakes up."""
     with _at_work(stage, *_LOCAL, *_SMALL) as writer:
-        workers, _ = _stopped_in_transaction(stage, *descendants(writer, _WORKER))
+        workers, _ = _caught(stage, "any worker", [tree(*descendants(writer, _WORKER))])
         try:
             # Their daemon is not woken: it would end them as soon as it noticed that the JVM is gone.
             orphans = [worker for worker in workers if worker.ppid() in {other.pid for other in workers}]
@@ -205,13 +209,12 @@ def speculation(stage: CellEnvironment) -> None:
         # In a standalone cluster, they are not the driver's descendants.
         below = [process for worker in cluster.workers() for process in tree(worker)]
         workers = [process for process in below if any(_WORKER in word for word in _words(process))]
-        victims, _ = _stopped_in_transaction(stage, stage.random.choice(workers))
+        worker = stage.random.choice(workers)
+        victims, _ = _caught(stage, f"{[worker.pid]}", [tree(worker)])
         pids, asleep = {process.pid for process in victims}, time.time()
-        try:
+        with stopped(victims):
             stage.until(lambda: copied(stage, pids, asleep), "a copy of the stopped task")
             stage.recovered(asleep)
-        finally:
-            signal_all(victims, stop=False)
         stage.await_commits(8)
         stage.fire(COPIES, effects.copies(stage.journals.look()))
 
@@ -259,14 +262,6 @@ def _workers(stage: CellEnvironment, writer: Program) -> list[psutil.Process]:
     return stage.until(others, "a lease holder on each slot", _START_S * stage.slack)
 
 
-def _caught(stage: CellEnvironment, writer: Program) -> tuple[psutil.Process, set[int]]:
-    """Stop a lease holder that has a transaction open; return it and the partitions."""
-    holder = stage.random.choice(_workers(stage, writer))
-    if partitions := effects.caught_open(stage, [holder]):
-        return holder, partitions
-    raise FaultMissedError(f"{_UNCAUGHT} lease holder {holder.pid}")
-
-
 def _await_gone(stage: CellEnvironment, what: str, connected: Callable[[], object]) -> None:
     stage.until(lambda: not connected(), what, _LET_GO_S * stage.slack)
 
@@ -276,13 +271,12 @@ def holder_frozen(stage: CellEnvironment) -> None:
     """A holder hangs in a transaction for longer than its lease; others take over its partitions, and it wakes up."""
     with _at_work(stage, *_LEASED, feed=600) as writer:
         for _ in range(stage.times):
-            holder, partitions = _caught(stage, writer)
+            holder = stage.random.choice(_workers(stage, writer))
+            victims, partitions = _caught(stage, f"lease holder {holder.pid}", [[holder]])
             frozen = time.time()
-            try:
+            with stopped(victims):
                 for partition in sorted(partitions):
                     stage.recovered(frozen, [partition])
-            finally:
-                signal_all([holder], stop=False)
             stage.fire("holders_frozen")
             stage.await_commits(8)
 
@@ -294,13 +288,10 @@ def driver_frozen(stage: CellEnvironment) -> None:
         driver = psutil.Process(writer.pid)
         for _ in range(stage.times):
             workers = _workers(stage, writer)
-            if not effects.caught_open(stage, [driver], at_work=workers):
-                raise FaultMissedError("no holder had a transaction open when the driver was stopped")
-            try:
+            victims, _ = _caught(stage, "a holder of the stopped driver", [[driver]], at_work=workers)
+            with stopped(victims):
                 _await_gone(stage, "holders disconnecting", lambda: any(lines(writer, worker) for worker in workers))  # noqa: B023 - called in this round
                 stage.fire("drivers_frozen")
-            finally:
-                driver.send_signal(signal.SIGCONT)
             stage.recovered(time.time())
             stage.await_commits(8)
 
@@ -310,13 +301,12 @@ def lease_lost(stage: CellEnvironment) -> None:
     """The connection between a holder in a transaction and its driver breaks; its partitions are granted again."""
     with _at_work(stage, *_LEASED, feed=600) as writer:
         for _ in range(stage.times):
-            holder, partitions = _caught(stage, writer)
-            try:
+            holder = stage.random.choice(_workers(stage, writer))
+            victims, partitions = _caught(stage, f"lease holder {holder.pid}", [[holder]])
+            with stopped(victims):
                 had = lines(writer, holder)
                 for _, descriptor in had:
                     effects.cut(holder, descriptor)
-            finally:
-                signal_all([holder], stop=False)
             _await_gone(stage, "the end of the connection to the driver", lambda: had & lines(writer, holder))  # noqa: B023 - called in this round
             gone = time.time()  # until then, the holder may have ended its own transaction
             for partition in sorted(partitions):
@@ -359,10 +349,8 @@ def _holders(stage: CellEnvironment, cluster: SparkCluster) -> int:
 
 def _stopped_at_work(stage: CellEnvironment, cluster: SparkCluster) -> tuple[list[psutil.Process], set[int]]:
     """Stop a worker and its executor while brokers hold transactions of theirs open; return them and the partitions."""
-    for worker in stage.random.sample(found := cluster.workers(), len(found)):
-        with contextlib.suppress(FaultMissedError):
-            return _stopped_in_transaction(stage, worker)
-    raise FaultMissedError(f"{_UNCAUGHT} any worker")
+    workers = stage.random.sample(found := cluster.workers(), len(found))
+    return _caught(stage, "any worker", (tree(worker) for worker in workers))
 
 
 @on_cluster("F06-cluster-worker", "SIGKILL", "worker and its executor", needed=("kills", OPEN))
@@ -384,14 +372,12 @@ def worker_frozen(stage: CellEnvironment) -> None:
     with _on_cluster(stage) as cluster:
         victims, partitions = _stopped_at_work(stage, cluster)
         pids, asleep = {process.pid for process in victims}, time.time()
-        try:
+        with stopped(victims):
             stage.fire("pauses")
             for partition in sorted(partitions):  # commits elsewhere arrive at once, before any takeover
                 stage.recovered(asleep, [partition], without=pids)
             stage.await_commits(8)
-        finally:
             woken = time.time()
-            signal_all(victims, stop=False)
         stage.await_commits(8)
         stage.fire("woken_fenced", int(fenced_since(stage, pids, woken)))
 
