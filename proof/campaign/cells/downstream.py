@@ -40,17 +40,15 @@ _CLAIMED = "SELECT count(*) FROM processed_messages"
 def receiver_killed(moments: Sequence[str], bug: str, stage: CellEnvironment) -> None:
     """Consumers die around the commit of claim and effect; in the control, between the commits of the two."""
     with ledger_on(stage, "--keep-days", "0", bug=bug, pattern="receive") as receiver:
-        consumer = receiver.consumer
 
         def claimed() -> int:
             with contextlib.suppress(Refused):
                 return int(stores.query_row(receiver.url, _CLAIMED)[0])
             return -1
 
-        stores.kill_repeatedly(consumer, moments, claimed, per_kill=int(BATCH / DIES))
-        consumer.drain(*consumer.all_partitions)
-        stores.add_check_findings(stage, consumer.checked())
-        stores.compare_receiver(consumer, receiver.url)
+        stores.kill_repeatedly(receiver, moments, claimed, per_kill=int(BATCH / DIES))
+        receiver.drain_and_check()
+        stores.compare_receiver(receiver, receiver.url)
 
 
 def _receiver(stage: CellEnvironment, url: str, store: str, *options: str) -> Consumer:
@@ -60,9 +58,7 @@ def _receiver(stage: CellEnvironment, url: str, store: str, *options: str) -> Co
 def _check(consumer: Consumer) -> None:
     """Drain, then compare effects with the output; record the findings and the number of effects."""
     stage = consumer.stage
-    consumer.drain(*consumer.all_partitions)
-    report = consumer.checked()
-    stores.add_check_findings(stage, report)
+    report = consumer.drain_and_check()
     outputs = stores.output_sums(stage).orders
     stage.notes.append(f"{report['effects']} effects of {outputs} outputs, {report['duplicates']} of them duplicates")
 
@@ -73,7 +69,7 @@ def redis_killed(stage: CellEnvironment) -> None:
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
         for _ in range(_ROUNDS):
             produce_orders(stage, _ORDERS)
-            member = consumer.start(*consumer.all_partitions, *stores.dying(stage, "before-commit", "stop"))
+            member = consumer.start(*stores.dying(stage, "before-commit", "stop"))
             if not stores.stopped(stage, member):
                 continue
             servers.run("kill", REDIS)
@@ -110,7 +106,7 @@ def beside_the_effect(stage: CellEnvironment) -> None:
 def flushed(stage: CellEnvironment) -> None:
     """FLUSHALL removes claims and effects together: what was read is missing, and reading again restores just that."""
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
-        _work_off(stage, consumer)
+        consumer.work_off(_ORDERS)
         with redis.Redis.from_url(servers.url(REDIS)) as client:
             client.flushall()
         stage.fire("flushes")
@@ -121,7 +117,7 @@ def flushed(stage: CellEnvironment) -> None:
 def failed_over(stage: CellEnvironment) -> None:
     """Redis dies, and an empty replica takes its place at another address."""
     with Servers() as first, Servers() as second, _receiver(stage, first.up(REDIS), "redis-script") as consumer:
-        _work_off(stage, consumer)
+        consumer.work_off(_ORDERS)
         first.run("kill", REDIS)
         stage.fire("fail_overs")
         # The same group, whose position in Kafka has not moved back.
@@ -129,17 +125,12 @@ def failed_over(stage: CellEnvironment) -> None:
             _lost_then_read_again(stage, moved)
 
 
-def _work_off(stage: CellEnvironment, consumer: Consumer) -> None:
-    produce_orders(stage, _ORDERS)
-    consumer.drain(*consumer.all_partitions)
-
-
 def _lost_then_read_again(stage: CellEnvironment, consumer: Consumer) -> None:
-    _work_off(stage, consumer)
+    consumer.work_off(_ORDERS)
     lost = consumer.checked()["findings"].get("receiver-lost", 0)
     stage.fire("losses_seen", int(lost > 0))
     stage.notes.append(f"{lost} messages had lost their effect until they were read again")
-    consumer.drain(*consumer.all_partitions, "--again")
+    consumer.drain("--again")
     _check(consumer)
 
 
@@ -155,8 +146,8 @@ def forgetful(stage: CellEnvironment) -> None:
             _refused(stage, consumer.start(), "maxmemory-policy", "appendfsync")
             _refused(stage, consumer.start("--keep-days", _SHORT_DAYS), "--keep-days")
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script") as consumer:
-        consumer.drain(*consumer.all_partitions)
-        consumer.drain(*consumer.all_partitions, "--again")
+        consumer.drain()
+        consumer.drain("--again")
         stage.fire("redeliveries")
         _check(consumer)
 
@@ -171,11 +162,10 @@ def run_out(stage: CellEnvironment) -> None:
     """The control: claims that expire before their messages are redelivered, accepted on purpose; duplicates count."""
     short = ("--keep-days", _SHORT_DAYS, "--accept-weaker")
     with Servers() as servers, _receiver(stage, servers.up(REDIS), "redis-script", *short) as consumer:
-        _work_off(stage, consumer)
+        consumer.work_off(_ORDERS)
         stage.pause(_RUN_OUT_S)
         stage.fire("expiries")
-        consumer.drain(*consumer.all_partitions, "--again")
-        stores.add_check_findings(stage, consumer.checked())
+        consumer.drain_and_check("--again")
 
 
 def _refused(stage: CellEnvironment, program: Program, *words: str) -> None:
@@ -189,7 +179,7 @@ def _refused(stage: CellEnvironment, program: Program, *words: str) -> None:
 def _counting(stage: CellEnvironment, bug: str = "") -> Consumer:
     output, group = f"{stage.names.stem}.totals.v1", f"{stage.names.stem}.totals"
     words = ("totals", "--output", output, "--state-dir", str(stage.folder / "state"), "--max-offsets", "40")
-    return Consumer(stage, words, (output, f"{group}.deltas", f"{group}.changelog"), bug)
+    return Consumer(stage, words, (output, f"{group}.deltas", f"{group}.changelog"), bug, join=True)
 
 
 def _check_totals(consumer: Consumer) -> None:
@@ -210,8 +200,7 @@ def totals_killed(points: tuple[CrashPoint, ...], stage: CellEnvironment, bug: s
     """The program dies at a point and restores its state; in the control, between the commits of deltas and offsets."""
     with _counting(stage, bug) as consumer:
         if bug:  # before their first commit, the program would notice that offsets are missing
-            produce_orders(stage, _COUNTED)
-            consumer.drain()
+            consumer.work_off(_COUNTED)
         for number in range(1 if bug else max(_ROUNDS, stage.kills)):
             produce_orders(stage, _COUNTED)
             _die(consumer, points[number % len(points)], "orders" if bug else "deltas")
@@ -234,8 +223,7 @@ def state_wiped(stage: CellEnvironment) -> None:
     """The state directory is deleted: everything is restored from the changelog."""
     with _counting(stage) as consumer:
         for _ in range(_ROUNDS):
-            produce_orders(stage, _COUNTED)
-            consumer.drain()
+            consumer.work_off(_COUNTED)
             shutil.rmtree(stage.folder / "state")
             stage.fire("wipes")
             produce_orders(stage, _COUNTED)

@@ -99,13 +99,14 @@ class ReplyDroppingProxy:
             connection.close()
 
 
-@dataclass(frozen=True)
-class Ledger:
-    consumer: Consumer
+@dataclass(frozen=True, kw_only=True)
+class Ledger(Consumer):
+    """A pattern with a database of its own."""
+
     servers: Servers
     url: str
 
-    def position(self) -> int:
+    def committed(self) -> int:
         """Return a number that grows with every commit; -1 while the database does not respond."""
         return sum(self.positions().values() or [-1])
 
@@ -115,9 +116,8 @@ class Ledger:
 
     def check(self) -> None:
         """Drain the input, then compare: by the ledger's own check, and by the campaign's sums."""
-        self.consumer.drain(*self.consumer.all_partitions)
-        stores.add_check_findings(self.consumer.stage, self.consumer.checked())
-        stores.compare_ledger(self.consumer, self.url)
+        self.drain_and_check()
+        stores.compare_ledger(self, self.url)
 
 
 @contextlib.contextmanager
@@ -125,8 +125,8 @@ def ledger_on(stage: CellEnvironment, *options: str, bug: str = "", pattern: str
     with Servers() as servers:
         url = servers.up(POSTGRES)
         words = (pattern, "--database", url, "--schema", SCHEMA, "--batch", str(BATCH), *options)
-        with Consumer(stage, words, bug=bug) as consumer:
-            yield Ledger(consumer, servers, url)
+        with Ledger(stage, words, bug=bug, servers=servers, url=url) as ledger:
+            yield ledger
 
 
 @killed(
@@ -141,7 +141,7 @@ def ledger_on(stage: CellEnvironment, *options: str, bug: str = "", pattern: str
 def consumer_killed(moments: Sequence[str], bug: str, stage: CellEnvironment) -> None:
     """Consumers die around the commit with the row locked; in the control, between the commits of rows and position."""
     with ledger_on(stage, bug=bug) as ledger:
-        stores.kill_repeatedly(ledger.consumer, moments, ledger.position, per_kill=int(BATCH / DIES))
+        stores.kill_repeatedly(ledger, moments, ledger.committed, per_kill=int(BATCH / DIES))
         ledger.check()
 
 
@@ -163,16 +163,15 @@ def database_killed(kill: Callable[[Ledger], None], stage: CellEnvironment) -> N
     with ledger_on(stage) as ledger:
         for _ in range(_ROUNDS):
             produce_orders(stage, ORDERS)
-            dies = stores.dying(stage, "before-commit", "stop")
-            member = ledger.consumer.start(*ledger.consumer.all_partitions, *dies, "--json")
+            member = ledger.start(*stores.dying(stage, "before-commit", "stop"), "--json")
             if not stores.stopped(stage, member):
                 continue
-            before = ledger.position()
+            before = ledger.committed()
             kill(ledger)
             since = time.time()
             stage.fire("database_kills")
             member.signal(signal.SIGCONT)
-            stores.moved(stage, ledger.position, since, before)
+            stores.moved(stage, ledger.committed, since, before)
             ended(stage, member)
         ledger.check()
 
@@ -183,7 +182,7 @@ def reply_lost(stage: CellEnvironment) -> None:
     with ledger_on(stage) as ledger:
         produce_orders(stage, 2 * ORDERS)
         with ReplyDroppingProxy(ledger.url, DIES / 2, stage.random) as proxy:
-            ledger.consumer.drain(*ledger.consumer.all_partitions, "--database", proxy.url)
+            ledger.drain("--database", proxy.url)
         stage.fire("lost_replies", proxy.lost)
         stage.recovery_s += proxy.recovery_s
         ledger.check()
@@ -201,13 +200,12 @@ def row_locked(stage: CellEnvironment) -> None:
     with ledger_on(stage, *times) as ledger:
         for killed in (False, True):
             produce_orders(stage, ORDERS)
-            alone = ledger.consumer.all_partitions
-            sleeper = ledger.consumer.start(*alone, *stores.dying(stage, "before-commit", "stop", 1.0), "--json")
+            sleeper = ledger.start(*stores.dying(stage, "before-commit", "stop", 1.0), "--json")
             if not stores.stopped(stage, sleeper):
                 continue
             since = time.time()
             stage.fire("pauses")
-            rival = ledger.consumer.start(*alone, "--json", name="rival")
+            rival = ledger.start("--json", name="rival")
             if killed:
                 stage.pause(_WAITS_S)
                 sleeper.kill()
@@ -233,11 +231,10 @@ def row_unguarded(stage: CellEnvironment) -> None:
     """The control: positions come from Kafka's offset and are written without checking for another writer."""
     with ledger_on(stage, bug="position-of-kafka") as ledger:
         produce_orders(stage, ORDERS)
-        alone = ledger.consumer.all_partitions
-        sleeper = ledger.consumer.start(*alone, *stores.dying(stage, "after-commit", "stop", 1.0))
+        sleeper = ledger.start(*stores.dying(stage, "after-commit", "stop", 1.0))
         if stores.stopped(stage, sleeper):
             stage.fire("pauses")
-        ended(stage, ledger.consumer.start(*alone, name="rival"))
+        ended(stage, ledger.start(name="rival"))
         sleeper.signal(signal.SIGCONT)
         ended(stage, sleeper)
         ledger.check()
@@ -261,10 +258,10 @@ def rebalance(stage: CellEnvironment) -> None:
 
 def _join_and_leave(stage: CellEnvironment, ledger: Ledger) -> None:
     follow = ("--follow", "--session-timeout-s", f"{_SESSION_S:g}", "--max-poll-interval-s", "30")
-    start = ledger.consumer.start
-    first = start(*follow)
+    start = partial(ledger.start, *follow, join=True)
+    first = start()
     _all_move(stage, ledger)
-    second, third = start(*follow), start(*follow)
+    second, third = start(), start()
     _all_move(stage, ledger)
     stage.fire("joins", 3)
     first.terminate()
@@ -275,7 +272,7 @@ def _join_and_leave(stage: CellEnvironment, ledger: Ledger) -> None:
     _all_move(stage, ledger)
     third.signal(signal.SIGSTOP)
     stage.fire("pauses")
-    fourth = start(*follow)
+    fourth = start()
     _all_move(stage, ledger)
     third.signal(signal.SIGCONT)
     _all_move(stage, ledger)
@@ -300,11 +297,9 @@ def _all_move(stage: CellEnvironment, ledger: Ledger) -> None:
 def _set_back(stage: CellEnvironment, bug: str) -> Iterator[Ledger]:
     """Yield a ledger whose database was restored to an earlier copy, so that Kafka is ahead of it."""
     with ledger_on(stage, bug=bug) as ledger:
-        produce_orders(stage, ORDERS)
-        ledger.consumer.drain(*ledger.consumer.all_partitions)
+        ledger.work_off(ORDERS)
         copy = ledger.servers.backup(POSTGRES)
-        produce_orders(stage, ORDERS)
-        ledger.consumer.drain(*ledger.consumer.all_partitions)
+        ledger.work_off(ORDERS)
         ledger.servers.restore(POSTGRES, copy)
         stage.fire("restores")
         yield ledger
@@ -314,9 +309,9 @@ def _set_back(stage: CellEnvironment, bug: str) -> Iterator[Ledger]:
 def restored(stage: CellEnvironment) -> None:
     """The database is restored to an earlier state: an alarm, and everything missing in it is read again."""
     with _set_back(stage, "") as ledger:
-        if "ledger-rollback" not in ledger.consumer.checked()["findings"]:
+        if "ledger-rollback" not in ledger.checked()["findings"]:
             raise StalledError("the check does not report that Kafka is ahead of the database")
-        drained = json.loads(ledger.consumer.drain(*ledger.consumer.all_partitions, "--json").printed())
+        drained = json.loads(ledger.drain("--json").printed())
         stage.fire("alarms", sum(alarm.startswith("ledger-rollback") for alarm in drained["alarms"]))
         ledger.check()
 

@@ -71,18 +71,15 @@ def _copy(source: Path, target: Path) -> None:
 class Consumer:
     """
     One downstream pattern on the cell's output, in its own group; leaves nothing on the brokers. ``words``: its command
-    line without broker, topic and group; ``made``: topics that it creates; ``bug``: of `tests.kills.broken`.
+    line without broker, topic and group; ``made``: topics that it creates; ``bug``: of `tests.kills.broken`. Unless its
+    members ``join`` the group, each reads all partitions, so that nobody waits for a dead member's session.
     """
 
     stage: CellEnvironment
     words: tuple[str, ...]
     made: tuple[str, ...] = ()
     bug: str = ""
-
-    @property
-    def all_partitions(self) -> tuple[str, str]:
-        """The option for all partitions without group assignment, so that nobody waits for a dead member's session."""
-        return "--partitions", ",".join(map(str, range(self.stage.cell.partitions)))
+    join: bool = False
 
     @property
     def pattern(self) -> str:
@@ -92,14 +89,28 @@ class Consumer:
     def group(self) -> str:
         return f"{self.stage.names.stem}.{self.pattern}"
 
-    def start(self, *options: str, name: str = "") -> Program:
+    def start(self, *options: str, name: str = "", join: bool = False) -> Program:
         """Start a member that drains the topic, unless ``options`` say otherwise."""
         program = ("tests.kills.broken", self.bug) if self.bug else ("downstream",)
-        return self.stage.other(name or self.pattern, *program, *self._line(), *options)
+        everything = ("--partitions", ",".join(map(str, range(self.stage.cell.partitions))))
+        words = (*self._line(), *(() if self.join or join else everything), *options)
+        return self.stage.other(name or self.pattern, *program, *words)
 
     def drain(self, *options: str) -> Program:
         """Run a member to the end of the log; raise `StalledError` if it does not get there."""
         return ended(self.stage, self.start(*options))
+
+    def work_off(self, count: int) -> Program:
+        """Run more orders through the pipeline, and a member to the end of its output."""
+        produce_orders(self.stage, count)
+        return self.drain()
+
+    def drain_and_check(self, *options: str) -> dict[str, Any]:
+        """Run a member to the end of the log, and add what the program's own check finds; return its report."""
+        self.drain(*options)
+        report = self.checked()
+        add_check_findings(self.stage, report)
+        return report
 
     def checked(self, option: str = "--check") -> dict[str, Any]:
         """Return the JSON report of its own check; it must exit with 0 or 1."""
@@ -143,13 +154,10 @@ def ended(stage: CellEnvironment, program: Program, code: int = 0) -> Program:
 
 def stopped(stage: CellEnvironment, program: Program) -> bool:
     """Wait until the program has stopped itself as instructed; return False if it has ended instead."""
+    process = psutil.Process(program.pid)  # or its zombie
 
     def there() -> bool:
-        if program.code() is not None:
-            return True
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return bool(psutil.Process(program.pid).status() == psutil.STATUS_STOPPED)
-        return True
+        return program.code() is not None or process.status() == psutil.STATUS_STOPPED
 
     stage.until(there, f"{program.name} at its crash point", _END_S)
     return program.code() is None
@@ -171,14 +179,14 @@ def kill_repeatedly(
     consumer: Consumer, moments: Sequence[str], position: Callable[[], int], *, per_kill: int, probability: float = DIES
 ) -> None:
     """Let members die at ``moments``, each after some ``per_kill`` orders, until enough have; the next one recovers."""
-    stage, alone = consumer.stage, consumer.all_partitions
+    stage = consumer.stage
     died_at: float | None = None
     produce_orders(stage, int(_ROOM * per_kill * stage.kills) + per_kill)
     last = False
     while not last:
         last = stage.fired["kills"] >= stage.kills
         options = [] if last else dying(stage, stage.random.choice(moments), probability=probability)
-        before, program = position(), consumer.start(*alone, *options)
+        before, program = position(), consumer.start(*options)
         moved_at = _first_move(stage, program, position, before)
         if died_at is not None and moved_at is not None:
             stage.recovery_s.append(moved_at - died_at)

@@ -203,9 +203,8 @@ def test_totals_are_compared_by_themselves_and_by_the_campaign(
 def test_a_store_that_forgot_has_to_be_seen_to_have_lost_something(
     findings: dict[str, int], seen: int, stage: CellEnvironment, monkeypatch: Patch
 ) -> None:
-    monkeypatch.setattr(downstream, "_work_off", Mock())
     monkeypatch.setattr(downstream, "_check", check := Mock())
-    consumer: Any = Mock(checked=lambda: {"findings": findings}, all_partitions=())
+    consumer: Any = Mock(checked=lambda: {"findings": findings})
     downstream._lost_then_read_again(stage, consumer)
     assert (stage.fired["losses_seen"], check.called) == (seen, True)
 
@@ -449,7 +448,7 @@ def test_members_die_until_enough_have_and_the_next_one_recovers(
     for number, program in enumerate(programs):
         program.code, program.ended_at = Mock(return_value=codes[number]), float(number)
     starts = iter(programs)
-    consumer: Any = Mock(stage=stage, all_partitions=(), start=lambda *_: next(starts))
+    consumer: Any = Mock(stage=stage, start=lambda *_: next(starts))
     monkeypatch.setattr(stores, "produce_orders", produced := Mock())
     monkeypatch.setattr(stores, "_first_move", lambda _stage, program, *_: program.ended_at)
     with nullcontext() if recovered else pytest.raises(StalledError, match="instead of crashing"):
