@@ -14,15 +14,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from fnmatch import fnmatch, fnmatchcase
+from fnmatch import fnmatch
 from importlib import import_module
 from pathlib import Path
 
 from brew.deadline import Deadline
 from brew.errors import UsageError
 from proof.campaign.cell import (
-    BOTH,
-    CONNECTOR,
     DIRECT,
     LINES,
     WHOLE,
@@ -44,24 +42,6 @@ THEMES = (
     *("access", "sink", "mixture"),
 )
 SPARK = "-spark"
-ONE_READER = {
-    "F36-acl-spark": (CONNECTOR, "it is about Spark's own consumer, in Java, which only the connector has"),
-    "F37-no-local-disk": (CONNECTOR, "it ends before anything is read"),
-    "F0?-lease-*": (DIRECT, "only the direct reader holds partitions by a lease"),
-    "F09-speculation": (CONNECTOR, "each job of the direct reader is of one task, and Spark copies none of those"),
-    "soak-F38": (BOTH, "both readers take turns in it"),
-}
-"""Cells with a fixed reader, by name, and the reason."""
-_OWN_WRITERS = "the writers are the wire's own, which read no input"
-_DOWNSTREAM = "the program under test reads the pipeline's output"
-NO_READER = {
-    **dict.fromkeys(("F09-split-range", "F10-old-checkpoint"), "not applicable to either"),
-    **dict.fromkeys(("F11-end-txn-*", "F12-offsets-*", "F12-records-*", "F13-records-*"), _OWN_WRITERS),
-    **dict.fromkeys(("F29-*", "F30-*", "F31-*", "F32-*", "F33-*"), _DOWNSTREAM),
-    "F34-*": "claimants read no input",
-    **dict.fromkeys(("F39-*", "F40-*", "F41-*", "F42-*", "F43-*"), "the program under test is a query of Spark's"),
-}
-"""Cells that start no reader of the pipeline, and the reason."""
 _SHORT_ROUND = {"F01-mid-produce-writer", "F08-two-writers-short", "F35-poison-short"}
 Round = tuple[Cell, int]
 
@@ -69,7 +49,8 @@ Round = tuple[Cell, int]
 def cells() -> list[Cell]:
     """Return all cells in the order of the themes, for each applicable reader."""
     themes = (import_module(f"proof.campaign.cells.{theme}") for theme in THEMES)
-    return [variant for theme in themes for cell in theme.CELLS for variant in _over_readers(cell)]
+    table = [cell for theme in themes for cell in theme.CELLS]
+    return [variant for cell in table for variant in [over(reader, cell) for reader in cell.readers] or [cell]]
 
 
 def chosen(patterns: Iterable[str]) -> list[Cell]:
@@ -90,13 +71,6 @@ def named(name: str) -> Cell:
 
 def _fits(cell: Cell, pattern: str) -> bool:
     return fnmatch(cell.name, pattern) or cell.row == pattern or pattern in cell.marks
-
-
-def _over_readers(cell: Cell) -> list[Cell]:
-    if any(fnmatchcase(cell.name, pattern) for pattern in NO_READER):
-        return [cell]
-    readers = [reader for pattern, (reader, _) in ONE_READER.items() if fnmatchcase(cell.name, pattern)]
-    return [over(reader, cell) for reader in readers or (CONNECTOR, DIRECT)]
 
 
 def over(reader: str, cell: Cell) -> Cell:

@@ -46,12 +46,13 @@ class Cell:
 
     ``needed``: how often each event (see `CellEnvironment.fired`) must occur; otherwise the cell is inconclusive.
     ``bound_s`` bounds the 95th percentile of the recoveries, ``limit_s`` the whole cell. ``marks`` select cells,
-    `prove` the short round. ``reader`` is passed to the program under test (`both`: one after the other) and is part of
-    the name (`proof.campaign.campaign`); if empty, no option is passed. With ``properties`` the cell gets its own
-    broker with these settings, with ``secure`` one that authenticates its clients. Without ``judged``, the function
-    itself decides, since the logs can't be compared afterwards. An ``experiment`` (brokers, seed, kills) needs no stage
-    or function, and returns the whole result. In a control, the pipeline has the ``bug`` (`python -m tests.mutants
-    list`), and the cell must show the anomaly ``breaks``: a pipeline that merely stalls is inconclusive.
+    `prove` the short round. ``readers``: those of the pipeline that it is run with (`proof.campaign.campaign`); none if
+    it starts no reader, or is not applicable. ``reader`` is the one passed to the program under test (`both`: one after
+    the other), and part of the name; if empty, no option is passed. With ``properties`` the cell gets its own broker
+    with these settings, with ``secure`` one that authenticates its clients. Without ``judged``, the function itself
+    decides, since the logs can't be compared afterwards. An ``experiment`` (brokers, seed, kills) needs no stage or
+    function, and returns the whole result. In a control, the pipeline has the ``bug`` (`python -m tests.mutants list`),
+    and the cell must show the anomaly ``breaks``: a pipeline that merely stalls is inconclusive.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Cell:
     function: CellFunction
     path: str = "writer"
     reader: str = ""
+    readers: tuple[str, ...] = (CONNECTOR, DIRECT)
     needs: frozenset[Need] = frozenset()
     needed: Mapping[str, int] = field(default_factory=dict)
     bound_s: float | None = None
@@ -216,31 +218,17 @@ def campaign_metadata(
     }
 
 
-@dataclass(frozen=True, slots=True)
 class Names:
     """Names of a cell's topics and group, never used before."""
 
-    stem: str
+    def __init__(self, stem: str) -> None:
+        self.stem = stem
+        self.input, self.output, self.dead_letter = f"{stem}.in", f"{stem}.out", f"{stem}.dlq"
+        self.group = f"{stem}.group"
 
     @classmethod
     def fresh(cls, cell: str, seed: int) -> Self:
         return cls(f"cell-{cell}-s{seed}-{uuid.uuid4().hex[:6]}")
-
-    @property
-    def input(self) -> str:
-        return f"{self.stem}.in"
-
-    @property
-    def output(self) -> str:
-        return f"{self.stem}.out"
-
-    @property
-    def dead_letter(self) -> str:
-        return f"{self.stem}.dlq"
-
-    @property
-    def group(self) -> str:
-        return f"{self.stem}.group"
 
     def topics(self) -> list[str]:
         return [self.input, self.output, self.dead_letter]

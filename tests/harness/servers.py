@@ -76,7 +76,6 @@ def _container() -> Iterator[Broker]:
         yield Broker(running.bootstrap)
 
 
-@dataclass(frozen=True, slots=True)
 class Names(cell.Names):
     """Topics and group of one test: `it-<test>-<8 hex digits>` and a suffix."""
 

@@ -15,7 +15,7 @@ from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded
 from brew.kafka import cluster_admin
 from brew.names import ExitCode
-from proof.campaign.cell import CellTable, Need
+from proof.campaign.cell import CONNECTOR, CellTable, Need
 from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment
 
@@ -105,6 +105,7 @@ def revoked(stage: CellEnvironment) -> None:
     *("F36-acl-spark", "right to read revoked", "Spark's consumer"),
     needed=("rights_revoked", "named_errors"),
     path="spark",
+    readers=(CONNECTOR,),  # it is about Spark's own consumer, in Java
     needs={Need.SPARK},
     bound_s=30.0,
 )

@@ -7,10 +7,11 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 
 from brew.deadline import Deadline
 from brew.kafka import cluster_admin
-from proof.campaign.cell import CellTable, Need
+from proof.campaign.cell import CONNECTOR, DIRECT, CellTable, Need
 from proof.campaign.journals import is_commit
 from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment, StalledError
@@ -22,7 +23,7 @@ MEMBERS, PARTITIONS, INTERVAL_S = 8, 64, 1.0
 _DRIVERS, _DRIVER_S = 2, 1.0
 _TAKEN_S, _FIRST_COMMIT_S = 2 * INTERVAL_S + 2.0, 2 * _DRIVER_S + 3.0
 _NEW_LEADER_S = 15.0  # as in rows F14 and F17
-CELLS = CellTable(path="claims", bound_s=_TAKEN_S, limit_s=900.0, judged=False)
+CELLS = CellTable(path="claims", readers=(), bound_s=_TAKEN_S, limit_s=900.0, judged=False)
 _SHOWN, _SPREAD_S, _ROUNDS_PER_KILL = 5, 40.0, 10
 _SHORT, _LONG, _ASK_S, _START_S = 2, 8, 20.0, 60.0
 _SNAPSHOT_RECORDS, _KEPT = 200, 100
@@ -282,12 +283,12 @@ def drivers(mode: str, spark: tuple[str, ...], stage: CellEnvironment) -> None:
 
 
 for _name, _fault, _mode, _master, _more in (
-    ("F08-stand-by", _TWO_STAND_BY, "--stand-by", (), {}),
-    ("F08-share", _TWO_SHARE, "--share", (), {"marks": "prove"}),
+    ("F08-stand-by", _TWO_STAND_BY, "--stand-by", (), {"path": "writer"}),
+    ("F08-share", _TWO_SHARE, "--share", (), {"path": "writer", "marks": "prove"}),
     ("F08-share-spark", _TWO_SHARE, "--share", ("--master", "local[2]"), {"path": "spark", "needs": {Need.SPARK}}),
 ):
-    _common = {"path": "writer", "needed": ("kills",), "bound_s": _FIRST_COMMIT_S, "limit_s": 240.0}
-    CELLS(_name, _fault, "driver", _mode, _master, **{**_common, **_more}, partitions=8, judged=True)(drivers)
+    _cells = partial(CELLS, readers=(CONNECTOR, DIRECT), needed=("kills",), bound_s=_FIRST_COMMIT_S, limit_s=240.0)
+    _cells(_name, _fault, "driver", _mode, _master, **_more, partitions=8, judged=True)(drivers)
 
 
 def _lately(stage: CellEnvironment, program: Program) -> set[int]:

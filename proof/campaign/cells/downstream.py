@@ -20,7 +20,7 @@ from proof.campaign.cells.stores import DIES, REDIS, Consumer, Servers, ended, p
 from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment, StalledError
 
-CELLS = CellTable(path="downstream", limit_s=900.0)
+CELLS = CellTable(path="downstream", readers=(), limit_s=900.0)
 BEFORE = (CrashPoint.MID_PRODUCE, CrashPoint.AFTER_FLUSH, CrashPoint.AFTER_SEND_OFFSETS)
 AFTER = (CrashPoint.COMMIT_IN_FLIGHT, CrashPoint.AFTER_COMMIT, CrashPoint.BEFORE_REPORT)
 _TOTALS_BOUND_S = 20.0

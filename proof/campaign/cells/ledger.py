@@ -21,7 +21,7 @@ from proof.campaign.cells import stores
 from proof.campaign.cells.stores import DIES, POSTGRES, SCHEMA, Consumer, Servers, ended, produce_orders
 from proof.campaign.stage import CellEnvironment, StalledError
 
-CELLS = CellTable(path="downstream", limit_s=900.0)
+CELLS = CellTable(path="downstream", readers=(), limit_s=900.0)
 _DONE = b"COMMIT\x00"
 """The end of the server's `CommandComplete` for a COMMIT."""
 _CHUNK, _CONNECT_S, _HOST = 65_536, 5.0, "127.0.0.1"

@@ -7,9 +7,10 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from brew.errors import BrewError
-from proof.campaign.cell import BOTH, CellTable, Need
+from proof.campaign.cell import BOTH, CONNECTOR, DIRECT, CellTable, Need
 from proof.campaign.cells.broker import move_leaders, whole
 from proof.campaign.cells.kafka import take_id
 from proof.campaign.cells.writer import died
@@ -37,11 +38,6 @@ class _Writers:
     def ensure_running(self) -> None:
         if not self.running():
             self.now = self.stage.writer("--follow", "--max-records-per-transaction", "200")
-
-    def change(self) -> None:
-        """Stop the writer; the next one uses the other reader."""
-        if writer := self.running():
-            self.stage.stop(writer)
 
     def kill(self) -> None:
         if writer := self.running():
@@ -136,8 +132,8 @@ def mixture(minutes: float, stage: CellEnvironment) -> None:
             stage.sandbox.heal()
             whole(stage)
             writers.stop_rivals()
-            if stage.cell.reader == BOTH:
-                writers.change()
+            if stage.cell.reader == BOTH and (writer := writers.running()):
+                stage.stop(writer)  # the next one uses the other reader
             writers.ensure_running()
             stage.recovered(time.time())
             stage.journals.forget()
@@ -154,10 +150,11 @@ def _round(stage: CellEnvironment, writers: _Writers, kinds: list[str], end: flo
         stage.pause(min(_BEAT_S, max(0.1, end - time.monotonic())))
 
 
-for _name, _minutes, _marks, _needed in (
-    ("F38-mixture", 5.0, "", {"rounds": 5, **_ABORTED}),
-    ("F38-mixture-short", 1.0, "prove", {"rounds": 2}),
-    ("soak-F38", 60.0, "soak", dict.fromkeys((*FAULTS, "connector_writers", "direct_writers"), 1) | _ABORTED),
+for _name, _minutes, _readers, _marks, _needed in (
+    ("F38-mixture", 5.0, (CONNECTOR, DIRECT), "", {"rounds": 5, **_ABORTED}),
+    ("F38-mixture-short", 1.0, (CONNECTOR, DIRECT), "prove", {"rounds": 2}),
+    ("soak-F38", 60.0, (BOTH,), "soak", dict.fromkeys((*FAULTS, "connector_writers", "direct_writers"), 1) | _ABORTED),
 ):
     _fault = f"random mixture of {len(FAULTS)} kinds, {_minutes:g} minutes"
-    CELLS(_name, _fault, "all", _minutes, needed=_needed, limit_s=_minutes * 60 + 600, marks=_marks)(mixture)
+    _cells = partial(CELLS, readers=_readers, needed=_needed, limit_s=_minutes * 60 + 600, marks=_marks)
+    _cells(_name, _fault, "all", _minutes)(mixture)

@@ -23,7 +23,7 @@ from proof.campaign.programs import repeated
 from proof.campaign.sink_query import COPY, MOST, START_S, SinkExperiment, ancestor, attempts, sink_on
 from proof.campaign.stage import CellEnvironment, StalledError
 
-CELLS = CellTable(path="sink", needs={Need.SPARK}, judged=False, limit_s=1500.0)
+CELLS = CellTable(path="sink", readers=(), needs={Need.SPARK}, judged=False, limit_s=1500.0)
 ONE, TASKS, SPARKS, SPARKS_IN_BATCHES = "1", "tasks", "spark", "spark-in-batches"
 _NAMES = {ONE: "one", TASKS: "tasks"}
 _FEED, _CUT_S, _LATE_S = 100, 15.0, 3.0

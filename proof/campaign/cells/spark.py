@@ -41,7 +41,8 @@ _START_S = 120.0
 _EXECUTOR, _DRIVER, _WORKER = "CoarseGrainedExecutorBackend", "SparkSubmit", "pyspark.worker"
 _LEASE_S, _LET_GO_S, _SLOTS = 3.0, 30.0, 2
 _LEASED = (*_LOCAL, "--lease", f"{_LEASE_S:g}", "--max-records-per-transaction", "200")
-leased = partial(CELLS, moment="open transaction", bound_s=20.0, limit_s=1200.0)
+# Only the direct reader holds partitions by a lease.
+leased = partial(CELLS, readers=(DIRECT,), moment="open transaction", bound_s=20.0, limit_s=1200.0)
 
 
 def descendants(writer: Program, word: str) -> list[psutil.Process]:
@@ -199,7 +200,11 @@ def two_drivers(stage: CellEnvironment) -> None:
         stage.fire("rivals", 2)
 
 
-@CELLS(*("F09-speculation", "a task stands still, a copy runs", "Spark"), needed=(OPEN, COPIES, "fences"))
+@CELLS(
+    *("F09-speculation", "a task stands still, a copy runs", "Spark"),
+    readers=(CONNECTOR,),  # each job of the direct reader is of one task, and Spark copies none of those
+    needed=(OPEN, COPIES, "fences"),
+)
 def speculation(stage: CellEnvironment) -> None:
     """A task hangs in its transaction, and Spark runs a copy of it on another host; then the first one wakes."""
     with standalone(stage) as cluster, stage.feeding():
@@ -230,13 +235,15 @@ def copied(stage: CellEnvironment, sleepers: set[int], since: float) -> bool:
 CELLS(
     *("F09-split-range", "repartition, minPartitions", "Spark"),
     moment="plan",
+    readers=(),
     needs=(),
     limit_s=120.0,
     not_applicable="no option reaches that setting, and a plan that cuts a range is refused before it runs",
 )(nothing)
 
 
-@CELLS("F37-no-local-disk", "spark.local.dir can't be written", "disk", needed=("full_disks",))
+# It ends before anything is read.
+@CELLS("F37-no-local-disk", "spark.local.dir can't be written", "disk", readers=(CONNECTOR,), needed=("full_disks",))
 def no_local_disk(stage: CellEnvironment) -> None:
     """Spark's local directory can't be written: the run ends with nothing committed, and the next one does it all."""
     stage.orders(500)

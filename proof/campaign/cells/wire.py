@@ -238,5 +238,5 @@ for _row, _word, _scripts, _control, _fault, _moment in (
 ):
     for _writer, _suffix in ((_control, "control"), ("strict", "strict")):
         _run = partial(_experiment, f"{_word} {_fault}", _scripts, _writer)
-        _cells = partial(CELLS, moment=_moment, limit_s=600.0, marks="prove" if _row == "F11" else "")
+        _cells = partial(CELLS, readers=(), moment=_moment, limit_s=600.0, marks="prove" if _row == "F11" else "")
         _cells(f"{_row}-{_word}-{_suffix}", _fault, TARGETS[_writer], experiment=_run)(nothing)

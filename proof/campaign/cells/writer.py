@@ -139,6 +139,7 @@ def two_writers(seconds: float, stage: CellEnvironment) -> None:
 CELLS(
     *("F10-old-checkpoint", "checkpoint restored, deleted, or newer than the group", "Spark"),
     moment="start",
+    readers=(),
     path="spark",
     not_applicable="there is no Spark checkpoint; the group's offset is the only truth",
 )(nothing)
