@@ -9,7 +9,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -90,18 +90,13 @@ def tree(*roots: psutil.Process) -> list[psutil.Process]:
 
 
 def _open_of(stage: CellEnvironment, pids: Collection[int]) -> set[int]:
-    """Return the partitions with open transactions; asks the brokers only if the journals have any."""
+    """Return the partitions with transactions open by journals and brokers; asks brokers only if journals have any."""
     entries = stage.journals.look()
     begun = {p for pid in pids for p in open_ranges(entries, Kill(time.time(), pid))}
     if not begun:
         return set()
     known = {transaction.transactional_id for transaction in stage.open_transactions()}
-    return held_open({p: stage.names.transactional_id(p) for p in begun}, known)
-
-
-def held_open(begun: Mapping[int, str], known: Collection[str | None]) -> set[int]:
-    """Return the partitions whose transaction was begun and is open on the brokers; ``begun`` maps them to ids."""
-    return {partition for partition, name in begun.items() if name in known}
+    return {partition for partition in begun if stage.names.transactional_id(partition) in known}
 
 
 def copies(entries: Iterable[Entry]) -> int:

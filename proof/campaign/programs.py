@@ -51,10 +51,12 @@ class Program:
         self.name = name
         kept = {n: v for n, v in os.environ.items() if not n.startswith((*_SETTINGS, CLIENT_CONFIG))}
         more = {"PYTHONFAULTHANDLER": "1", config_file.VARIABLE: os.devnull, **(environment or {})}
+        # With it, the kernel kills the process when the campaign dies.
+        prefix = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
         self._out, self._err = folder / f"{name}.out", folder / f"{name}.err"
         with self._out.open("ab") as out, self._err.open("ab") as err:
             self._process = subprocess.Popen(
-                [*_kill_with_parent(), *command],
+                [*prefix, *command],
                 cwd=ROOT,
                 env=kept | more,
                 stdin=subprocess.DEVNULL,
@@ -169,11 +171,6 @@ class Program:
         self.wait(Deadline(_ABORT_S))
 
 
-def _kill_with_parent() -> list[str]:
-    """Return a command prefix with which the kernel kills the process when the campaign dies."""
-    return ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
-
-
 class Background(threading.Thread):
     """A daemon thread that runs for the duration of a block, whose end sets ``over``."""
 
@@ -203,9 +200,6 @@ class Programs:
         program = Program(command, name, self.folder, self.environment)
         self._started.append(program)
         return program
-
-    def running(self) -> list[Program]:
-        return [program for program in self._started if program.code() is None]
 
     def python(self, name: str, *words: str) -> Program:
         return self.start(name, sys.executable, "-m", *words)

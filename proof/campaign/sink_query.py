@@ -19,8 +19,7 @@ import psutil
 
 from brew.deadline import Deadline
 from brew.errors import BrewError, Refused
-from brew.kafka import cluster_admin, offsets
-from brew.kafka.kafka_python import open_transactions
+from brew.kafka import offsets
 from brew.kafka.log_reader import LogRecord, Row, scan
 from brew.names import READ_COMMITTED, SINK_BATCH, CrashPoint, SinkTransactionalId
 from proof.campaign.effects import OPEN
@@ -160,6 +159,9 @@ class SinkExperiment:
     query: str = COUNT
     started: list[Program] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.stage.transactional_id = str(SinkTransactionalId(self.stage.names.group, self.stage.names.output))
+
     @property
     def checkpoint(self) -> Path:
         return self.stage.folder / "checkpoint"
@@ -238,20 +240,8 @@ class SinkExperiment:
 
     def is_open(self) -> bool:
         """Return whether the brokers hold a transaction of the sink open."""
-        stage, topic = self.stage, self.stage.names.output
-        found = open_transactions(stage.cluster.connection, topic, range(stage.cell.partitions), Deadline(ASK_S))
-        return any(transaction.transactional_id == self.transactional_id for transaction in found)
-
-    @property
-    def transactional_id(self) -> str:
-        return str(SinkTransactionalId(self.stage.names.group, self.stage.names.output))
-
-    def leader(self, role: str) -> int:
-        """Return the broker that coordinates the sink's `transactions` or `group`, or leads an `output` partition."""
-        if role != "transactions":
-            return self.stage.leader(role)
-        client, name = self.stage.cluster.admin, self.transactional_id
-        return cluster_admin.coordinator(client, cluster_admin.TRANSACTIONS, name, Deadline(ASK_S))
+        known = self.stage.open_transactions()
+        return any(transaction.transactional_id == self.stage.transactional_id for transaction in known)
 
     def fire_attempts(self, program: Program, name: str, word: str = "") -> None:
         """Count the failed attempts of a run whose detail contains ``word``."""
@@ -267,7 +257,7 @@ class SinkExperiment:
         stage.findings += history.findings(counts, no_batch_empty=self.query != JOIN)
         stage.counts |= {"batches": self.watcher.batches(), "rows": history.rows.total(), "inputs": counts.total()}
         if self.is_open():
-            stage.find("hanging-transaction", self.transactional_id)
+            stage.find("hanging-transaction", stage.transactional_id)
 
     def _counts(self, rows: Iterable[Row]) -> Counter[bytes]:
         if self.query == COUNT:

@@ -113,6 +113,8 @@ class CellEnvironment:
         self.journals = Journals(self.folder / "journals")
         self.partition = self.seed % self.cell.partitions
         """The one input partition whose brokers the fault targets."""
+        self.transactional_id = self.names.transactional_id(self.partition)
+        """The id whose transactions are looked at and whose coordinator is broken."""
         self._started = Counter[str]()
         self.writers: list[Program] = []
         """All writers that were started, including those that have ended."""
@@ -317,8 +319,7 @@ class CellEnvironment:
         """Return the broker that hosts the `input`, `output`, `transactions` or `group` of this stage's partition."""
         client, deadline = self.cluster.admin, Deadline(_ASK_S)
         if role == "transactions":
-            name = self.names.transactional_id(self.partition)
-            return cluster_admin.coordinator(client, cluster_admin.TRANSACTIONS, name, deadline)
+            return cluster_admin.coordinator(client, cluster_admin.TRANSACTIONS, self.transactional_id, deadline)
         if role == "group":
             # The brokers create the offsets topic when a group's coordinator is requested for the first time.
             whose = (self.cluster.connection, self.names.group, self.names.input)

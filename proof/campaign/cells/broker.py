@@ -24,7 +24,6 @@ _THREE = frozenset({Need.SANDBOX, Need.THREE})
 CELLS = CellTable(needs=_THREE, limit_s=240.0)
 _WHOLE_S, _PAUSE_S, _CUT_S, _ASK_S, _STORM_S = 60.0, 20.0, 15.0, 20.0, 60.0
 _LATE_S = 3.0  # requests sent before a fault may be answered shortly after it
-Leader = Callable[[str], int]
 HELD_UP = "commits_held_up"
 """Event: a cut during which nothing was committed in the partition that it targeted."""
 
@@ -44,15 +43,12 @@ def in_transaction(stage: CellEnvironment, writer: Program, inject: Callable[[],
         signal_all([process], stop=False)
 
 
-def moved(
-    stage: CellEnvironment, role: str, victim: int, leader: Leader | None = None, seconds: float = _WHOLE_S
-) -> None:
-    """Wait until ``role`` has moved to another broker: for this stage's partition, or as ``leader`` reports it."""
-    ask = leader or stage.leader
+def moved(stage: CellEnvironment, role: str, victim: int, seconds: float = _WHOLE_S) -> None:
+    """Wait until ``role`` has moved to another broker for this stage's partition."""
 
     def elsewhere() -> bool:
         with contextlib.suppress(KafkaFailure, DeadlineExceeded):
-            return ask(role) != victim
+            return stage.leader(role) != victim
         return False
 
     stage.until(elsewhere, f"a move of the {role} from broker {victim} to another", seconds)

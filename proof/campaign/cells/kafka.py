@@ -140,11 +140,10 @@ def more_partitions(stage: CellEnvironment) -> None:
 )
 def hijacked_id(stage: CellEnvironment) -> None:
     """Another client takes our transactional id, ten times: the writer is fenced, and takes it back."""
-    name = stage.names.transactional_id(stage.partition)
     with stage.at_work("--max-records-per-transaction", "200", commits=10):
         for _ in range(_HIJACKS):
             taken = time.time()
-            take_id(stage, name)
+            take_id(stage, stage.transactional_id)
             stage.fire("hijacks")
             stage.recovered(taken, [stage.partition])
             stage.pause(stage.random.uniform(0.05, 0.4))

@@ -205,12 +205,12 @@ def broker_killed(role: str, writers: str, stage: CellEnvironment) -> None:
     """The broker with this role dies while the transaction is open; another takes over, and the batch continues."""
     with sink_on(stage, writers, COPY, feed=_FEED) as experiment:
         program, hold = experiment.held(CrashPoint.AFTER_FLUSH)
-        victim = experiment.leader(role)
+        victim = stage.leader(role)
         since = stage.sandbox.kill(victim)
         stage.fire("broker_kills")
         hold.release()
         experiment.recovered(since)
-        moved(stage, role, victim, experiment.leader, START_S)
+        moved(stage, role, victim, START_S)
         stage.sandbox.restart(victim)
         experiment.finish(program)
 
@@ -221,7 +221,7 @@ def cut_off(role: str, writers: str, stage: CellEnvironment) -> None:
         program, hold = experiment.held(CrashPoint.AFTER_FLUSH)
         brokers = stage.sandbox.brokers
         if role:
-            victim = experiment.leader(role)
+            victim = stage.leader(role)
             since = stage.sandbox.cut(victim, *(broker for broker in brokers if broker != victim))
         else:
             since = max(stage.sandbox.cut(broker, CLIENTS) for broker in brokers)
@@ -231,7 +231,7 @@ def cut_off(role: str, writers: str, stage: CellEnvironment) -> None:
         healed = stage.sandbox.heal()
         experiment.recovered(healed)
         if role:
-            moved(stage, role, victim, experiment.leader, START_S)
+            moved(stage, role, victim, START_S)
         else:
             done = [attempt.at for attempt in attempts(program.said()) if attempt.status == "written"]
             stage.fire(HELD_UP, int(not any(since + _LATE_S < at < healed for at in done)))

@@ -80,7 +80,7 @@ def late(api: Api, stage: CellEnvironment) -> None:
     answers: Counter[str] = Counter()
     with between(stage) as proxy, stage.at_work(*_RANGES):
         for _ in range(_ROUNDS):
-            frame = deliver_late(proxy, api, stage.names.transactional_id(stage.partition))
+            frame = deliver_late(proxy, api, stage.transactional_id)
             answers[frame.answer] += 1
             stage.fire("late_frames")
             stage.recovered(frame.released_at, [stage.partition])
@@ -103,10 +103,9 @@ for _row, _word, _api in (
 
 def lost_reply(api: Api, stage: CellEnvironment) -> None:
     """The broker executes the request, and the connection breaks before it can respond."""
-    ours = stage.names.transactional_id(stage.partition)
     with between(stage) as proxy, stage.at_work(*_RANGES):
         for _ in range(_ROUNDS):
-            trap = proxy.add(Rule(api, Action.CUT, Side.REPLY, transactional_id=ours))
+            trap = proxy.add(Rule(api, Action.CUT, Side.REPLY, transactional_id=stage.transactional_id))
             trap.caught(Deadline(_CAUGHT_S))
             lost = time.time()
             stage.fire("lost_replies")
@@ -134,14 +133,13 @@ for _word, _api in (
 @in_commit("F02-commit-released", "SIGKILL, then the commit is released", "writer", True, bound_s=15.0)
 def killed_in_commit(released: bool, stage: CellEnvironment) -> None:
     """The writer dies with its commit in flight; the commit arrives, or does not: the next one sees which."""
-    ours = stage.names.transactional_id(stage.partition)
     if stage.cell.bug:  # without any committed position, the next run would refuse, and break nothing
         stage.orders(200)
         stage.drain()
     with between(stage) as proxy, stage.feeding(300):
         stage.orders(1000, "--transactional")
         for _ in range(stage.kills):
-            trap = proxy.add(Rule(Api.END_TXN, transactional_id=ours, committed=True))
+            trap = proxy.add(Rule(Api.END_TXN, transactional_id=stage.transactional_id, committed=True))
             writer = stage.writer("--follow", *_RANGES)
             trap.caught(Deadline(_CAUGHT_S))
             writer.kill()

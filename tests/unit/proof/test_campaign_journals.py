@@ -25,7 +25,7 @@ from proof.campaign.cell import p95
 from proof.campaign.cells import mixture, spark, writer
 from proof.campaign.cells.wire import slowed
 from proof.campaign.cluster import ExternalCluster
-from proof.campaign.effects import COPIES, OPEN, copies, cut, held_open
+from proof.campaign.effects import COPIES, OPEN, copies, cut
 from proof.campaign.journals import Journals, Kill, first_commit, open_ranges, recoveries, stalls
 from proof.campaign.programs import Programs
 from proof.campaign.stage import CellEnvironment
@@ -106,13 +106,6 @@ connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
 print("up", flush=True)
 print("closed" if connection.recv(1) == b"" else "word", flush=True)
 """
-
-
-def test_a_transaction_counts_as_open_when_both_sides_say_so() -> None:
-    """Begun by its journal and known to the brokers: either alone may be over, or somebody else's."""
-    begun = {0: "g:in:0", 1: "g:in:1"}
-    assert held_open(begun, {"g:in:1", "g:in:2"}) == {1}
-    assert held_open(begun, set()) == held_open({}, {"g:in:1"}) == set()
 
 
 @pytest.mark.parametrize(("open_ids", "caught"), [(["g:in:1", "g:in:9"], {1}), (["g:in:0"], set()), ([], set())])

@@ -134,11 +134,11 @@ def test_what_readers_saw_of_the_sink_is_compared_with_its_input(
         monkeypatch.setattr(experiment, name, Mock())
     inputs = [(0, 0, b"gold-1", b"{}", [], 1), (3, 7, b"gold-2", b"{}", [], 1)]
     monkeypatch.setattr(stage, "records", lambda _topic: inputs)
-    ids = ["another", *([experiment.transactional_id] if is_open else [])]
+    ids = ["another", *([stage.transactional_id] if is_open else [])]
     known = [SimpleNamespace(transactional_id=name) for name in ids]
-    monkeypatch.setattr(sink_query, "open_transactions", lambda *_: known)
+    monkeypatch.setattr(stage, "open_transactions", lambda: known)
     experiment.check()
     assert [finding["name"] for finding in stage.findings] == found
     assert (experiment.ended.called, stage.counts["inputs"]) == (True, 2)
-    monkeypatch.setattr(sink_query, "open_transactions", lambda *_: [])
+    monkeypatch.setattr(stage, "open_transactions", list)
     assert not experiment.is_open()
