@@ -137,9 +137,6 @@ class Sandbox(SandboxFolder, ExternalCluster):
             raise Refused("this sandbox has no users; start it with --secure")
         return Path(self._secure["client_configs"][user])
 
-    def certify(self, *words: str) -> None:
-        self.run("certify", *words)
-
     @property
     def brokers(self) -> list[int]:
         return [int(node["broker"]) for node in self._nodes]

@@ -256,15 +256,6 @@ def query_row(url: str, query: str) -> tuple[Any, ...]:
     return row
 
 
-def positions(url: str) -> dict[int, int]:
-    """Return the ledger's position in each partition; empty while the database does not respond."""
-    try:
-        by_partition = query_row(url, "SELECT json_object_agg(partition, next_offset) FROM kafka_offsets")[0]
-    except Refused:
-        return {}
-    return {int(partition): offset for partition, offset in (by_partition or {}).items()}
-
-
 def compare(stage: CellEnvironment, name: str, what: str, actual: object, wanted: object) -> None:
     if actual != wanted:
         stage.find(name, f"{what}: {actual} instead of {wanted}")

@@ -156,10 +156,7 @@ def killed_in_commit(released: bool, stage: CellEnvironment) -> None:
 
 def slow(shape: NetworkConditions, stage: CellEnvironment) -> None:
     """A slow network delays every step, and still all orders come out once."""
-    with between(stage, shape), stage.feeding(100):
-        stage.orders(500, "--transactional")
-        stage.writer("--follow", *_DEFAULT_TIMEOUT)
-        stage.await_commits(4, _SLOW_START_S)
+    with between(stage, shape), stage.at_work(*_DEFAULT_TIMEOUT, feed=100, orders=500, seconds=_SLOW_START_S):
         stage.pause(_SLOW_S)
         stage.fire(SLOWED, slowed(stage.journals.look(), shape))
 
