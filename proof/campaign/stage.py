@@ -92,7 +92,6 @@ class CellEnvironment:
     deadline: Deadline
     kills: int = 5
     program: tuple[str, ...] = WRITER
-    bootstrap: str = ""
     fired: Counter[str] = field(default_factory=Counter)
     recovery_s: list[float] = field(default_factory=list)
     stall_s: list[float] = field(default_factory=list)
@@ -109,7 +108,7 @@ class CellEnvironment:
     def __post_init__(self) -> None:
         self.random = random.Random(f"{self.cell.name}/{self.seed}")  # noqa: S311 - not for security
         self.names = Names.fresh(self.cell.name, self.seed)
-        self.bootstrap = self.bootstrap or self.cluster.bootstrap
+        self.bootstrap = self.cluster.bootstrap
         self.journals = Journals(self.folder / "journals")
         self.partition = self.seed % self.cell.partitions
         """The one input partition whose brokers the fault targets."""
@@ -169,12 +168,10 @@ class CellEnvironment:
         self.writers.append(program)
         return program
 
-    def start_writer(
-        self, *options: str, orders: int = 1000, commits: int = 4, seconds: float = 60.0, name: str = "writer"
-    ) -> Program:
+    def start_writer(self, *options: str, orders: int = 1000, commits: int = 4, seconds: float = 60.0) -> Program:
         """Seed orders and start a writer that follows the input; wait until it has committed some transactions."""
         self.orders(orders, "--transactional")
-        writer = self.writer("--follow", *options, name=name)
+        writer = self.writer("--follow", *options)
         self.await_commits(commits, seconds)
         return writer
 
@@ -223,7 +220,7 @@ class CellEnvironment:
         return [crash for program in self.writers if (crash := program.crash) is not None]
 
     def stop_writers(self) -> None:
-        self._stop_running(self.writers)
+        self.stop_running(self.writers)
 
     def abort_writers(self) -> None:
         """Abort the running writers; each dumps its stacks."""
@@ -232,9 +229,9 @@ class CellEnvironment:
                 program.abort()
 
     def stop_all(self) -> None:
-        self._stop_running([*self.writers, *self._readers])
+        self.stop_running([*self.writers, *self._readers])
 
-    def _stop_running(self, programs: Sequence[Program]) -> None:
+    def stop_running(self, programs: Sequence[Program]) -> None:
         for program in programs:
             if program.code() is None:
                 self.stop(program)

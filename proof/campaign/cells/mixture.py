@@ -49,11 +49,6 @@ class _Writers:
             self.rivals.append(self.stage.writer("--follow", name="rival"))
             self.stage.fire("rivals")
 
-    def stop_rivals(self) -> None:
-        for rival in self.rivals:
-            if rival.code() is None:
-                self.stage.stop(rival)
-
 
 def _kill_broker(stage: CellEnvironment, _writers: _Writers) -> None:
     """Kill one broker at a time: two would cost the quorum, which has its own cell."""
@@ -131,7 +126,7 @@ def mixture(minutes: float, stage: CellEnvironment) -> None:
             _round(stage, writers, kinds, min(end, time.monotonic() + _ROUND_S))
             stage.sandbox.heal()
             whole(stage)
-            writers.stop_rivals()
+            stage.stop_running(writers.rivals)
             if stage.cell.reader == BOTH and (writer := writers.running()):
                 stage.stop(writer)  # the next one uses the other reader
             writers.ensure_running()

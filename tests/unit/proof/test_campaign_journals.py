@@ -292,6 +292,7 @@ class FakeStage:
         self.cluster = SimpleNamespace(restore=lambda *_: None)
         self.feeding, self.orders = nullcontext, lambda *_: None
         self.writer = lambda *_, **__: SimpleNamespace(code=lambda: None)
+        self.stop_running = lambda _programs: None
         self.rounds_left, self.held = rounds, list[int]()
 
     def recovered(self, _since: float) -> None:
