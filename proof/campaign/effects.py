@@ -200,14 +200,11 @@ class Freezer:
         self._root, self._group = roots[0], roots[0] / f"brew-{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._group.mkdir()
 
-    def freeze(self, stopped: Iterable[psutil.Process]) -> None:
+    def freeze(self, stopped: Sequence[psutil.Process]) -> None:
         """Freeze processes; those stopped by SIGSTOP are frozen instead."""
-        held = [*stopped]
-        self._move((process.pid for process in held), self._group)
+        self._move((process.pid for process in stopped), self._group)
         self._set(frozen=True)
-        for process in held:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.resume()
+        signal_all(stopped, stop=False)
 
     def release(self, processes: Iterable[psutil.Process]) -> None:
         self._move((process.pid for process in processes), self._root)
@@ -242,7 +239,7 @@ class Freezer:
 
 
 @contextlib.contextmanager
-def frozen(stopped: Iterable[psutil.Process]) -> Iterator[Freezer]:
+def frozen(stopped: Sequence[psutil.Process]) -> Iterator[Freezer]:
     """Freeze processes for the duration of the block; raise `PermissionError` if this user may not."""
     freezer = Freezer()
     try:

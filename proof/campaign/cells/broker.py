@@ -15,7 +15,7 @@ from brew.kafka import cluster_admin
 from brew.kafka.cluster_admin import reassign
 from proof.campaign.cell import CellTable, Need
 from proof.campaign.cluster import CLIENTS
-from proof.campaign.effects import LEADERS_MOVED, OPEN, caught_open, signal_all
+from proof.campaign.effects import LEADERS_MOVED, OPEN, caught_open, stopped
 from proof.campaign.journals import is_commit
 from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment, StalledError
@@ -37,10 +37,8 @@ def in_transaction(stage: CellEnvironment, writer: Program, inject: Callable[[],
     """Inject a fault while the brokers hold a transaction of the writer open; the writer is stopped until then."""
     process = psutil.Process(writer.pid)
     caught_open(stage, [process])
-    try:
+    with stopped([process]):
         return inject()
-    finally:
-        signal_all([process], stop=False)
 
 
 def moved(stage: CellEnvironment, role: str, victim: int, seconds: float = _WHOLE_S) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
 
 import psutil
 
@@ -110,8 +109,7 @@ for _point in CrashPoint:
 def deaths(stage: CellEnvironment) -> int:
     """Count the writer processes in which a partition's last attempt has no outcome: they died in it."""
     written = [e for e in stage.journals.look() if e.step is not Step.READ]
-    ordered = sorted(written, key=lambda e: (e.pid, e.fields["partition"], e.at))
-    last = {place: [*some][-1] for place, some in groupby(ordered, key=lambda e: (e.pid, e.fields["partition"]))}
+    last = {(e.pid, e.fields["partition"]): e for e in sorted(written, key=lambda e: e.at)}
     return len({pid for (pid, _), entry in last.items() if entry.step is not Step.OUTCOME})
 
 
@@ -212,7 +210,7 @@ def speculation(stage: CellEnvironment) -> None:
         stage.writer("--master", cluster.url, "--follow", *_SMALL, *repeated("--conf", SPECULATION))
         stage.await_commits(4, _START_S * stage.slack)
         # In a standalone cluster, they are not the driver's descendants.
-        below = [process for worker in cluster.workers() for process in tree(worker)]
+        below = tree(*cluster.workers())
         workers = [process for process in below if any(_WORKER in word for word in _words(process))]
         worker = stage.random.choice(workers)
         victims, _ = _caught(stage, f"{[worker.pid]}", [tree(worker)])
@@ -343,15 +341,10 @@ def _on_cluster(stage: CellEnvironment) -> Iterator[SparkCluster]:
         options = ("--follow", "--patience", "300", "--max-records-per-transaction", "200")
         stage.writer("--master", cluster.url, *options, *repeated("--conf", CLUSTER_CONF))
         stage.await_commits(4, 2 * _START_S * stage.slack)
-        if stage.cell.reader == DIRECT:
-            stage.fire(HOLDERS, _holders(stage, cluster))
+        if stage.cell.reader == DIRECT:  # by journals, since here holders are not the driver's descendants
+            below = {process.pid for process in tree(*cluster.workers())}
+            stage.fire(HOLDERS, len({entry.pid for entry in stage.journals.entries} & below))
         yield cluster
-
-
-def _holders(stage: CellEnvironment, cluster: SparkCluster) -> int:
-    """Count the workers' descendants that have written a journal: here they are not the driver's descendants."""
-    below = {process.pid for worker in cluster.workers() for process in tree(worker)}
-    return len({entry.pid for entry in stage.journals.entries} & below)
 
 
 def _stopped_at_work(stage: CellEnvironment, cluster: SparkCluster) -> tuple[list[psutil.Process], set[int]]:
