@@ -15,7 +15,7 @@ from proof.campaign.cell import CONNECTOR, DIRECT, CellTable, Need
 from proof.campaign.journals import is_commit
 from proof.campaign.programs import Program
 from proof.campaign.stage import CellEnvironment, StalledError
-from proof.claims.history import History, MemberView
+from proof.claims.history import MemberView
 from proof.claims.members import ClaimsFollower
 
 MEMBERS, PARTITIONS, INTERVAL_S = 8, 64, 1.0
@@ -39,12 +39,9 @@ class ClaimMembers:
         self.stage, self._options = stage, options
         self.topic = f"{stage.names.stem}.claims"
         self.watching = ClaimsFollower(stage.cluster.connection, self.topic)
+        self.history = self.watching.history
         self.programs: dict[str, Program] = {}
         self._all: dict[str, Program] = {}
-
-    @property
-    def history(self) -> History:
-        return self.watching.history
 
     def start(self, *options: str) -> str:
         """Start one more member; return its name."""
