@@ -26,7 +26,7 @@ from brew.driver.run_context import JsonLines, LiveTable, ProgressView, RunProgr
 from brew.errors import UsageError
 from brew.kafka.cluster import broker_watch
 from brew.names import ExitCode, quantity
-from brew.observability.settings import ProbeSettings, probe_options, probe_settings, probe_words
+from brew.observability.settings import ProbeSettings, probe_options, probe_settings
 from brew.options import run_options
 from brew.options import settings_of as settings_with
 from brew.pipeline import work
@@ -211,7 +211,7 @@ def submit_command(*, dry_run: bool, as_json: bool, spans: str, **option: Any) -
     if settings.spark.absent:
         raise UsageError("MASTER (--master) is 'none': there is nothing to submit; use `brew run`")
     _probes_of(option, settings)  # refused here, not where Spark runs the driver
-    line = [*spark_submit(settings), *probe_words(option), "--spans", spans]
+    line = spark_submit(settings, click.get_current_context().command.params, {**option, "spans": spans})
     if not dry_run:
         os.execv(submitter(), line)  # noqa: S606 - no shell in between, signals reach spark-submit
     click.echo(orjson.dumps({"command": line}) if as_json else shlex.join(line))

@@ -6,19 +6,22 @@ import hashlib
 import os
 import shutil
 import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import click
 
 from brew.errors import Refused, UsageError
 from brew.jvm import dependencies
 from brew.jvm.dependencies import Part
-from brew.orders import Tiers
 from brew.settings import PipelineSettings
 from brew.spark.session import CONNECTOR, package_archive, spark_conf
-from pipeline.transformation import ORDERS
 
 _NAME = "spark-submit"
 _LOCAL_ONLY = {"spark.driver.extraClassPath", "spark.driver.extraJavaOptions", "spark.jars", "spark.jars.packages"}
+_NOT_PASSED = ("--crash-", "--py-files", "--jvm-dir", "--verbose")
 _NO_FILE = ("--config", os.devnull)  # every option is named: a brew.toml next to the driver adds nothing
 
 
@@ -33,8 +36,11 @@ def submitter() -> str:
     return found
 
 
-def spark_submit(settings: PipelineSettings) -> list[str]:
-    """Return `spark-submit ... submit_main.py run ...` with our package as --py-files, and the connector."""
+def spark_submit(settings: PipelineSettings, options: Iterable[click.Parameter], given: Mapping[str, Any]) -> list[str]:
+    """
+    Return `spark-submit ... submit_main.py run ...` with our package as --py-files, and the connector. ``options`` and
+    ``given``: as for `same_options`.
+    """
     conf = spark_conf(settings.spark)
     line = [_NAME, "--master", settings.spark.master, "--name", conf["spark.app.name"]]
     # The jars that were set up here; if there are none, Spark's own Ivy.
@@ -45,7 +51,7 @@ def spark_submit(settings: PipelineSettings) -> list[str]:
     if isinstance(reference, str) and (file := reference.rpartition(":")[0]).endswith(".py"):
         _check_name(file)
         files.append(str(Path(file).expanduser()))  # found by its name on the driver's machine
-        settings = replace(settings, transform=f"{Path(file).stem}:{reference.rpartition(':')[2]}")
+        given = {**given, "transform": f"{Path(file).stem}:{reference.rpartition(':')[2]}"}
     if wheels := [file for file in files if file.endswith(".whl")]:
         raise UsageError(f"--py-files is {wheels[0]!r}: spark-submit takes .py, .zip and .egg; copy it to a .zip")
     line += ["--py-files", ",".join(files)]
@@ -53,7 +59,7 @@ def spark_submit(settings: PipelineSettings) -> list[str]:
         if name not in _LOCAL_ONLY or name in settings.spark.conf:
             line += ["--conf", f"{name}={value}"]
     line += [str(Path(__file__).with_name("submit_main.py")), "run", *_NO_FILE]
-    line += same_options(settings)
+    line += same_options(settings, options, given)
     return line
 
 
@@ -85,48 +91,19 @@ def _kept_archive(packages: tuple[str, ...]) -> str:
     return str(kept)
 
 
-def same_options(settings: PipelineSettings) -> list[str]:
-    """Return the options of `python -m pipeline run` that give the same run."""
-    own = settings.transform != ORDERS
-    profiles, claims = settings.profiles, settings.stand_by or settings.share
-    options = {
-        "--bootstrap": settings.connection.bootstrap,
-        "--input": settings.input,
-        "--output": settings.output,
-        "--dead-letter": settings.dead_letter,
-        "--group": settings.group,
-        "--master": settings.spark.master,
-        "--reader": settings.reader.value,
-        "--lease": settings.direct.lease_s,
-        "--transaction-bytes": settings.direct.transaction_bytes,
-        "--read-ahead-bytes": settings.direct.read_ahead_bytes,
-        "--lanes": settings.lanes,
-        "--max-records-per-transaction": settings.max_records_per_transaction,
-        "--transaction-timeout": settings.transaction_timeout_s,
-        "--poll-interval": settings.poll_interval_s,
-        "--patience": settings.patience_s,
-        "--blocked-patience": settings.blocked_patience_s,
-        "--max-record-bytes": settings.limits.max_bytes,
-        "--max-record-depth": settings.limits.max_depth,
-        "--on-missing-position": settings.on_missing_position.value,
-        "--transform": settings.transform if own else None,
-        "--on-error": settings.on_error.value if own else None,
-        "--max-rejected": settings.max_rejected,
-        "--journal": settings.journal,
-        "--client-config": settings.connection.source,
-        "--tiers": (Tiers.PREFIX if profiles is None else Tiers.PROFILES).value,
-        "--profiles-topic": profiles and profiles.topic,
-        "--profiles-timeout": profiles and profiles.load_timeout_s,
-        "--claim-interval": claims and claims.interval_s,
-        "--claims": claims and claims.claims,
-        "--client-id": claims and (claims.client_id or None),
-    }
-    words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
-    words += [word for topic in settings.also_output for word in ("--also-output", topic)]
-    words += [word for check in sorted(settings.allow) for word in ("--allow", check)]
+def same_options(settings: PipelineSettings, options: Iterable[click.Parameter], given: Mapping[str, Any]) -> list[str]:
+    """Return the words for ``options`` with the values ``given``, as `python -m pipeline run` takes them."""
     # The driver sets these itself, which overrides what spark-submit was given.
     overridden = spark_conf(replace(settings.spark, conf={})).keys() - _LOCAL_ONLY
-    given = [f"{name}={value}" for name, value in settings.spark.conf.items() if name in overridden]
-    words += [word for pair in given for word in ("--conf", pair)]
-    flags = {"--follow": settings.follow, "--stand-by": settings.stand_by, "--share": settings.share}
-    return [*words, *(flag for flag, wanted in flags.items() if wanted)]
+    conf = [f"{name}={value}" for name, value in settings.spark.conf.items() if name in overridden]
+    values = {**given, "conf": conf, "client_config": settings.connection.source}
+    words: list[str] = []
+    for option in options:
+        value = values.get(str(option.name))
+        if not isinstance(option, click.Option) or option.opts[0].startswith(_NOT_PASSED) or value is None:
+            continue
+        if option.is_flag:
+            words += [option.opts[0]] if value else []
+        else:
+            words += [word for one in (value if option.multiple else [value]) for word in (option.opts[0], str(one))]
+    return words

@@ -90,13 +90,6 @@ def probe_settings(given: Mapping[str, Any], *, follow: bool, longest_work_s: fl
     )
 
 
-def probe_words(given: Mapping[str, Any]) -> list[str]:
-    """Return the same options as words of a command line."""
-    valued = {name: given[name] for name in ("probe_port", "probe_host", "polling_ttl", "consuming_ttl")}
-    words = [[f"--{name.replace('_', '-')}", str(value)] for name, value in valued.items() if value is not None]
-    return [*(word for pair in words for word in pair), *(["--no-probes"] if given["no_probes"] else [])]
-
-
 def _ttl(setting: str, asked: float | None, longest_work_s: float) -> float:
     """Return the time: the default leaves room for the work, a given one must not be shorter than it."""
     if asked is None:

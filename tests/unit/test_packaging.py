@@ -225,6 +225,23 @@ def test_usage_names_the_program_as_its_user_calls_it(
     assert f"Try '{shown} run --help'" in capsys.readouterr().err
 
 
+TIMES = ["--probe-port", "8080", "--polling-ttl", "400", "--consuming-ttl", "500.5"]
+
+
+def run_context(*words: str) -> click.Context:
+    return pipeline.__main__.run_command.make_context("run", list(words))
+
+
+def submitted_line(*words: str) -> list[str]:
+    context = run_context("--master", "yarn", *words)
+    return spark_submit(settings_of(context.params), context.command.params, context.params)
+
+
+def same_words(*words: str) -> list[str]:
+    context = run_context(*words)
+    return same_options(settings_of(context.params), context.command.params, context.params)
+
+
 @pytest.mark.parametrize("shipped", [False, True])
 def test_the_file_that_spark_submit_runs_starts(tmp_path: Path, *, shipped: bool) -> None:
     """In its own folder, where `numbers.py` stands, and alone beside the zip, as on a machine of the cluster."""
@@ -253,12 +270,11 @@ def test_a_submitted_function_may_be_in_a_file_with_the_name_of_one_of_ours(tmp_
 
 def test_spark_submit_gets_the_jars_that_are_here(tmp_path: Path) -> None:
     """Spark's own Ivy can't always resolve the connector; it is asked only where nothing was set up."""
-    context = pipeline.__main__.run_command.make_context("run", ["--master", "yarn", "--jvm-dir", str(tmp_path)])
-    line = spark_submit(settings_of(context.params))
+    line = submitted_line("--jvm-dir", str(tmp_path))
     assert line[line.index("--packages") + 1] == session.CONNECTOR
     (tmp_path / "spark").mkdir()
     (tmp_path / "spark" / "connector.jar").touch()
-    line = spark_submit(settings_of(context.params))
+    line = submitted_line("--jvm-dir", str(tmp_path))
     assert line[line.index("--jars") + 1] == f"{tmp_path}/spark/connector.jar"
     assert "--packages" not in line
 
@@ -267,26 +283,31 @@ def test_spark_submit_gets_the_jars_that_are_here(tmp_path: Path) -> None:
 def test_spark_submit_refuses_a_file_that_would_hide_another_module(tmp_path: Path, name: str) -> None:
     """A run loads it by its path, but spark-submit puts its folder before all others: the driver would not start."""
     (tmp_path / name).write_text("def f(record):\n    return record\n")
-    words = ["--master", "yarn", "--transform", f"{tmp_path / name}:f"]
-    settings = settings_of(pipeline.__main__.run_command.make_context("run", words).params)
     with pytest.raises(UsageError, match=rf"would hide the module '{name.removesuffix('.py')}'; give the file another"):
-        spark_submit(settings)
+        submitted_line("--transform", f"{tmp_path / name}:f")
 
 
 def test_spark_submit_gets_a_file_of_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As brew.toml may name it: no shell replaces its `~`, a run does, and Spark does not."""
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "homely.py").write_text("def f(record):\n    return record\n")
-    words = ["--master", "yarn", "--transform", "~/homely.py:f"]
-    line = spark_submit(settings_of(pipeline.__main__.run_command.make_context("run", words).params))
+    line = submitted_line("--transform", "~/homely.py:f")
     assert line[line.index("--py-files") + 1].endswith(f",{tmp_path}/homely.py")
+    assert line[line.index("--transform") + 1] == "homely:f"
+
+
+@pytest.mark.parametrize("words", [[], ["--no-probes"], ["--probe-port", "0", "--probe-host", "0.0.0.0"], TIMES])
+def test_options_of_probes_and_profiles_go_on_to_the_program_that_is_submitted(words: list[str]) -> None:
+    """What the driver is told behind spark-submit is what was said before it; tiers not from its environment."""
+    given = [*words, "--spans", "console", "--tiers", "profiles", "--profiles-topic", "my", "--profiles-timeout", "30"]
+    params = run_context(*same_words("--master", "yarn", *given)).params
+    assert {**params, "py_files": ()} == run_context("--master", "yarn", *given).params
+    assert "prefix" in same_words("--master", "yarn"), "or the driver would take TIERS from the environment"
 
 
 def test_spark_submit_gets_the_checks_that_are_allowed() -> None:
-    words = ["--master", "yarn", "--allow", "group-members", "--allow", "brokers-alike"]
-    settings = settings_of(pipeline.__main__.run_command.make_context("run", words).params)
-    submitted = pipeline.__main__.run_command.make_context("run", same_options(settings))
-    assert settings_of(submitted.params).allow == settings.allow == {"group-members", "brokers-alike"}
+    words = same_words("--master", "yarn", "--allow", "group-members", "--allow", "brokers-alike")
+    assert settings_of(run_context(*words).params).allow == {"group-members", "brokers-alike"}
 
 
 def test_a_submitted_run_has_every_other_setting_of_the_run() -> None:
@@ -299,13 +320,11 @@ def test_a_submitted_run_has_every_other_setting_of_the_run() -> None:
     given |= {"--blocked-patience": "1201", "--max-record-bytes": "1001", "--max-record-depth": "101"}
     given |= {"--on-missing-position": "restore", "--journal": "/j", "--allow": "group-members"}
     given |= {"--claim-interval": "1.5", "--client-id": "me", "--claims": "c"}
-    command = pipeline.__main__.run_command
     words = [word for pair in given.items() for word in pair] + ["--follow", "--stand-by"]
-    settings = settings_of(command.make_context("run", words).params)
-    submitted = same_options(settings)
-    assert replace(settings_of(command.make_context("run", submitted).params), spark=settings.spark) == settings
-    elsewhere = {"--tiers", "--profiles-topic", "--profiles-timeout", "--share", "--conf", "--py-files", "--jvm-dir"}
-    elsewhere |= {"--verbose", "--config", "--client-config"}
+    settings = settings_of(run_context(*words).params)
+    submitted = same_words(*words, "--crash-prob", "1")
+    assert replace(settings_of(run_context(*submitted).params), spark=settings.spark) == settings
+    elsewhere = {"--share", "--conf", "--py-files", "--jvm-dir", "--verbose", "--config", "--client-config"}
     names = {option.opts[0] for option in run_options(click.Command("run")).params}
     assert {name for name in names - {*submitted} if not name.startswith("--crash")} <= elsewhere
 
@@ -315,11 +334,10 @@ def test_a_submitted_run_has_the_settings_of_spark_that_were_given() -> None:
     given = {"spark.app.name": "nightly", "spark.ui.enabled": "true", "spark.executor.memory": "2g"}
     given |= {"spark.driver.extraJavaOptions": "-Da=b"}
     words = [word for name, value in given.items() for word in ("--conf", f"{name}={value}")]
-    settings = settings_of(pipeline.__main__.run_command.make_context("run", ["--master", "yarn", *words]).params)
-    line = spark_submit(settings)
+    line = submitted_line(*words)
     assert given.items() <= dict(word.split("=", 1) for word in line if word.startswith("spark.")).items()
     assert line[line.index("--name") + 1] == "nightly"
-    driver = settings_of(pipeline.__main__.run_command.make_context("run", same_options(settings)).params).spark.conf
+    driver = settings_of(run_context(*same_words("--master", "yarn", *words)).params).spark.conf
     assert driver == {"spark.app.name": "nightly", "spark.ui.enabled": "true"}
 
 

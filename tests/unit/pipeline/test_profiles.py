@@ -31,7 +31,6 @@ from brew.settings import Limits, PipelineSettings, ProfilesSettings
 from pipeline import profiles
 from pipeline.enrichment import enricher
 from pipeline.profiles import NOT_A_PROFILE, GlobalTable, Table, check_profile, lookup
-from pipeline.submit import same_options
 
 ORDER = b'{"customer_id":"c-1","x":1}'
 
@@ -451,11 +450,3 @@ def settings(**more: Any) -> PipelineSettings:
 def test_settings_of_profiles_that_can_not_be_are_refused(topic: str, timeout_s: float, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         settings(profiles=ProfilesSettings(topic, timeout_s))
-
-
-def test_a_submitted_run_takes_its_tiers_from_the_same_place() -> None:
-    words = same_options(settings(profiles=ProfilesSettings("my.profiles", 30)))
-    options = dict(zip(words[::2], words[1::2], strict=False))
-    assert options == options | {"--tiers": "profiles", "--profiles-topic": "my.profiles", "--profiles-timeout": "30"}
-    words = same_options(settings())
-    assert words[words.index("--tiers") + 1] == "prefix", "or the driver would take TIERS from the environment"

@@ -312,12 +312,14 @@ def test_a_claims_topic_out_of_reach_is_tried_again_for_as_long_as_patience_last
 
 @pytest.mark.parametrize("mode", ["stand_by", "share"])
 def test_the_options_reach_the_settings_and_spark_submit(mode: str) -> None:
-    option = f"--{mode.replace('_', '-')}"
-    settings = parsed(option, "--claim-interval", "1.5", "--client-id", "driver-1", "--claims", "c")
+    given = ["--master", "none", f"--{mode.replace('_', '-')}", "--claim-interval", "1.5"]
+    context = run_command.make_context("run", [*given, "--client-id", "driver-1", "--claims", "c"])
+    settings = settings_of(context.params)
+    submitted = same_options(settings, run_command.params, context.params)
     chosen = getattr(settings, mode)
     assert (chosen.interval_s, chosen.client_id, chosen.name, chosen.claims) == (1.5, "driver-1", "driver-1", "c")
     expected = {"stand_by": None, "share": None}
-    for words, wanted in ((same_options(settings), expected | {mode: chosen}), ([], expected)):
+    for words, wanted in ((submitted, expected | {mode: chosen}), ([], expected)):
         assert {one: getattr(parsed(*words), one) for one in expected} == wanted
     with pytest.raises(UsageError, match=r"--stand-by.*--share"):
         parsed("--share", "--stand-by")

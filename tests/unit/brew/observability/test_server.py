@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from unittest.mock import Mock
 
-import click
 import pytest
 from harness.recorded import stored_names
 from prometheus_client.parser import text_string_to_metric_families
@@ -30,7 +29,7 @@ from brew.observability.health import Bounds
 from brew.observability.local import announced, announced_urls, folder, remember_verdict, verdict_file
 from brew.observability.recorder import Recorder, Subject
 from brew.observability.server import Probes, Producers, respond, serving
-from brew.observability.settings import HOST, PORT, ProbeSettings, probe_options, probe_settings, probe_words
+from brew.observability.settings import HOST, PORT, ProbeSettings, probe_settings
 from brew.observability.status import LastTransaction, Phase, Topics, from_json
 from operations.ui.sources import ProofSource
 from pipeline.__main__ import _probes_of, run_command, settings_of
@@ -248,17 +247,6 @@ def test_a_time_shorter_than_the_longest_work_is_refused(setting: str) -> None:
         ProbeSettings(polling_ttl_s=0)
     with pytest.raises(UsageError, match=r"PROBE_HOST \(--probe-host\) is empty; name an address"):
         ProbeSettings(host="")  # a socket would take it for all addresses of the machine
-
-
-LOCAL_TIMES = ["--probe-port", "8080", "--polling-ttl", "400", "--consuming-ttl", "500.5"]
-
-
-@pytest.mark.parametrize("words", [[], ["--no-probes"], ["--probe-port", "0", "--probe-host", "0.0.0.0"], LOCAL_TIMES])
-def test_options_go_on_to_the_program_that_is_submitted(words: list[str]) -> None:
-    """What the driver is told behind spark-submit is what was said before it."""
-    command = probe_options(click.Command("run"))
-    first = command.make_context("run", words).params
-    assert command.make_context("run", probe_words(first)).params == first
 
 
 def test_malformed_profiles_and_duplicates_are_told_where_they_are_looked_for() -> None:
