@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from brew.names import quantity
 from brew.observability.counters import Ended, Ending, Rate, TopicPartition
@@ -33,63 +32,8 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionTimes:
-    """
-    One partition's times, all by the same clock; None if the condition does not hold now. ``waiting_since``: there are
-    records to read, and the position has not moved. ``blocked_since``: all that is left (``held_back`` offsets) waits
-    for an open transaction. ``unanswered_since``: a needed server does not answer. ``fenced``: by a newer holder,
-    nothing committed since. ``last_error``: of an attempt or a server. ``fatal``: why no retry can succeed.
-    """
-
-    polled_at: float
-    waiting_since: float | None = None
-    blocked_since: float | None = None
-    unanswered_since: float | None = None
-    held_back: int = 0
-    lag: int | None = None
-    fenced: bool = False
-    last_error: str = ""
-    fatal: str = ""
-
-
-class Finding(NamedTuple):
-    state: PartitionState
-    reason: str
-
-
-def state_and_reason(times: PartitionTimes, bounds: Bounds, now: float) -> Finding:
-    """Return the first state whose condition holds; blocked and idle stay healthy however long they last."""
-    if times.fatal:
-        return Finding(PartitionState.UNRECOVERABLE, times.fatal)
-    unseen_s = now - times.polled_at
-    if unseen_s > bounds.polling_ttl_s:
-        reason = f"not polled for {unseen_s:.0f} s (--polling-ttl {bounds.polling_ttl_s:g})"
-        return Finding(PartitionState.STUCK, reason)
-    error = f": {times.last_error}" if times.last_error else ""
-    if times.unanswered_since is not None:
-        unanswered_s = now - times.unanswered_since
-        state = PartitionState.STUCK if unanswered_s > bounds.unanswered_ttl_s else PartitionState.BLOCKED
-        return Finding(
-            state, f"a server has not answered for {unanswered_s:.0f} s (at most {bounds.unanswered_ttl_s:g} s){error}"
-        )
-    if times.blocked_since is not None:
-        held_back = f"{quantity(times.held_back, 'offset')} behind an open transaction"
-        return Finding(PartitionState.BLOCKED, f"{held_back}, for {now - times.blocked_since:.0f} s")
-    if times.waiting_since is None:
-        return Finding(PartitionState.IDLE, "nothing to read")
-    still_s = now - times.waiting_since
-    left = "an unknown number of offsets" if times.lag is None else quantity(times.lag, "offset")
-    if still_s > bounds.consuming_ttl_s:
-        limit = f"(--consuming-ttl {bounds.consuming_ttl_s:g})"
-        return Finding(PartitionState.STUCK, f"{left} to read, no progress for {still_s:.0f} s {limit}{error}")
-    if times.fenced:
-        return Finding(PartitionState.FENCED, f"fenced by a newer producer, nothing committed since{error}")
-    return Finding(PartitionState.WORKING, f"{left} to read{error}")
-
-
-@dataclass(frozen=True, slots=True)
 class Program:
-    """``beat_at``: last sign of life; ``missing``: deleted output topics, in words; others as in `PartitionTimes`."""
+    """``beat_at``: last sign of life; ``missing``: deleted output topics, in words; ``fatal``: why no retry helps."""
 
     phase: Phase
     beat_at: float
@@ -157,9 +101,12 @@ _BAD = {Ending.ABORTED, Ending.FENCED, Ending.INDEFINITE}
 @dataclass(slots=True)
 class Partition:
     """
-    Times by the recorder's clock; ``failing_since``: start of the failures since the last commit. ``begun_at``: start
-    of a transaction whose end was not reported yet. ``oldest_at``: when the oldest remaining record was written,
-    approximately: when it was first seen, or when the last record done was written.
+    Times by the recorder's clock; None if the condition does not hold now. ``waiting_since``: there are records to
+    read, and the position has not moved. ``blocked_since``: all that is left waits for an open transaction.
+    ``unanswered_since``: by server that does not answer. ``failing_since``: start of the failures since the last
+    commit. ``begun_at``: start of a transaction whose end was not reported yet. ``oldest_at``: when the oldest
+    remaining record was written, approximately: when it was first seen, or when the last record done was written.
+    ``fenced``: by a newer holder, nothing committed since. ``last_error``: of an attempt or a server.
     """
 
     polled_at: float
@@ -250,15 +197,38 @@ class Partition:
         blocked = not self.lag and self.held_back > 0
         self.blocked_since = (now if self.blocked_since is None else self.blocked_since) if blocked else None
 
+    def state_and_reason(self, bounds: Bounds, fatal: str, now: float) -> tuple[PartitionState, str]:
+        """
+        Return the first state whose condition holds; blocked and idle stay healthy however long they last. ``fatal``:
+        why no retry can succeed.
+        """
+        if fatal:
+            return PartitionState.UNRECOVERABLE, fatal
+        unseen_s = now - self.polled_at
+        if unseen_s > bounds.polling_ttl_s:
+            reason = f"not polled for {unseen_s:.0f} s (--polling-ttl {bounds.polling_ttl_s:g})"
+            return PartitionState.STUCK, reason
+        error = f": {self.last_error}" if self.last_error else ""
+        if self.unanswered_since:
+            unanswered_s, limit_s = now - min(self.unanswered_since.values()), bounds.unanswered_ttl_s
+            state = PartitionState.STUCK if unanswered_s > limit_s else PartitionState.BLOCKED
+            return state, f"a server has not answered for {unanswered_s:.0f} s (at most {limit_s:g} s){error}"
+        if self.blocked_since is not None:
+            held_back = f"{quantity(self.held_back, 'offset')} behind an open transaction"
+            return PartitionState.BLOCKED, f"{held_back}, for {now - self.blocked_since:.0f} s"
+        if self.waiting_since is None:
+            return PartitionState.IDLE, "nothing to read"
+        still_s = now - self.waiting_since
+        left = "an unknown number of offsets" if self.lag is None else quantity(self.lag, "offset")
+        if still_s > bounds.consuming_ttl_s:
+            limit = f"(--consuming-ttl {bounds.consuming_ttl_s:g})"
+            return PartitionState.STUCK, f"{left} to read, no progress for {still_s:.0f} s {limit}{error}"
+        if self.fenced:
+            return PartitionState.FENCED, f"fenced by a newer producer, nothing committed since{error}"
+        return PartitionState.WORKING, f"{left} to read{error}"
+
     def to_status(self, topic_partition: TopicPartition, bounds: Bounds, fatal: str, now: float) -> PartitionStatus:
-        since = (
-            self.polled_at,
-            self.waiting_since,
-            self.blocked_since,
-            min(self.unanswered_since.values(), default=None),
-        )
-        times = PartitionTimes(*since, self.held_back, self.lag, self.fenced, self.last_error, fatal)
-        state, reason = state_and_reason(times, bounds, now)
+        state, reason = self.state_and_reason(bounds, fatal, now)
         return PartitionStatus(
             *topic_partition,
             state,

@@ -7,17 +7,18 @@ import dataclasses
 import pytest
 from harness.recorded import PLACE, TimedRecorder
 
-from brew.observability.counters import Ending
-from brew.observability.health import Bounds, PartitionTimes, Program, live, ready, started, state_and_reason, state_of
+from brew.observability.counters import Ending, Rate
+from brew.observability.health import BROKERS, Bounds, Partition, Program, live, ready, started, state_of
 from brew.observability.status import UNHEALTHY, PartitionState, PartitionStatus, Phase, State
 
 BOUNDS = Bounds(polling_ttl_s=300, consuming_ttl_s=200, unanswered_ttl_s=180)
-WELL = PartitionTimes(polled_at=1000)
+WELL = Partition(1000, Rate(1000))
+HELD_BACK = {"blocked_since": 0, "position": 5, "last_stable": 5, "end": 8}
 LOOKED_AT = {"polled_at": 10_000_000 - 300}
 
 
-def state(now: float, **times: object) -> PartitionState:
-    return state_and_reason(dataclasses.replace(WELL, **times), BOUNDS, now).state
+def state(now: float, fatal: str = "", **times: object) -> PartitionState:
+    return dataclasses.replace(WELL, **times).state_and_reason(BOUNDS, fatal, now)[0]
 
 
 @pytest.mark.parametrize(
@@ -29,17 +30,17 @@ def state(now: float, **times: object) -> PartitionState:
         (1200.001, {"waiting_since": 1000}, PartitionState.STUCK),
         (1200, {"waiting_since": 1000, "fenced": True}, PartitionState.FENCED),
         (1200.001, {"waiting_since": 1000, "fenced": True}, PartitionState.STUCK),
-        (1180, {"unanswered_since": 1000, "waiting_since": 900}, PartitionState.BLOCKED),
-        (1180.001, {"unanswered_since": 1000}, PartitionState.STUCK),
-        (1300, {"blocked_since": 0, "held_back": 3}, PartitionState.BLOCKED),
-        (1300.001, {"blocked_since": 0, "held_back": 3}, PartitionState.STUCK),
+        (1180, {"unanswered_since": {BROKERS: 1000}, "waiting_since": 900}, PartitionState.BLOCKED),
+        (1180.001, {"unanswered_since": {BROKERS: 1000}}, PartitionState.STUCK),
+        (1300, HELD_BACK, PartitionState.BLOCKED),
+        (1300.001, HELD_BACK, PartitionState.STUCK),
         (1000, {"fatal": "gone"}, PartitionState.UNRECOVERABLE),
         # A quiet night, and an upstream that sleeps over its open transaction, are no reasons to restart anything.
         (10_000_000, LOOKED_AT, PartitionState.IDLE),
         (10_000_000, {**LOOKED_AT, "blocked_since": 0.0}, PartitionState.BLOCKED),
-        (10_000_000, {**LOOKED_AT, "blocked_since": 0.0, "held_back": 9}, PartitionState.BLOCKED),
+        (10_000_000, {**LOOKED_AT, **HELD_BACK}, PartitionState.BLOCKED),
         # A thread that hangs leaves the rest of what is known as it was, so that comes first.
-        (1301, {"unanswered_since": 1290.0}, PartitionState.STUCK),
+        (1301, {"unanswered_since": {BROKERS: 1290.0}}, PartitionState.STUCK),
         (1301, {"blocked_since": 1290.0}, PartitionState.STUCK),
         (1301, {"waiting_since": 1290.0, "fenced": True}, PartitionState.STUCK),
     ],
@@ -51,9 +52,9 @@ def test_each_state_holds_to_its_very_edge(now: float, times: dict[str, object],
 
 
 def test_the_reason_names_number_limit_and_what_went_wrong() -> None:
-    times = dataclasses.replace(WELL, waiting_since=1000, lag=20, last_error="fenced: epoch 3")
-    verdict = state_and_reason(times, BOUNDS, 1201)
-    assert verdict.reason == "20 offsets to read, no progress for 201 s (--consuming-ttl 200): fenced: epoch 3"
+    partition = dataclasses.replace(WELL, waiting_since=1000, position=5, last_stable=25, last_error="fenced: epoch 3")
+    _, reason = partition.state_and_reason(BOUNDS, "", 1201)
+    assert reason == "20 offsets to read, no progress for 201 s (--consuming-ttl 200): fenced: epoch 3"
 
 
 # The program as a whole.
