@@ -11,7 +11,17 @@ import click
 
 from brew import names
 from brew.claims.member import INTERVAL_S
-from brew.cli import bootstrap_option, connection, named_option, names_by_output, options
+from brew.cli import (
+    bootstrap_option,
+    connection,
+    flag,
+    named_option,
+    names_by_output,
+    options,
+    plain_option,
+    repeatable,
+    typed_option,
+)
 from brew.errors import UsageError
 from brew.jvm import dependencies
 from brew.names import CrashMode, CrashPoint
@@ -31,21 +41,9 @@ from brew.settings import (
 )
 
 
-def _number(flag: str, kind: type, default: float | str | None, text: str) -> Callable[[Any], Any]:
-    return click.option(flag, type=kind, default=default, show_default=default is not None, help=text)
-
-
-def _choice(flag: str, default: enum.StrEnum, text: str, env: str | None = None) -> Callable[[Any], Any]:
+def _choice(name: str, default: enum.StrEnum, text: str, env: str | None = None) -> Callable[[Any], Any]:
     values = click.Choice([choice.value for choice in type(default)])
-    return click.option(flag, envvar=env, type=values, default=default.value, show_default=True, help=text)
-
-
-def _flag(flag: str, env: str, text: str) -> Callable[[Any], Any]:
-    return click.option(flag, envvar=env, is_flag=True, help=text)
-
-
-def _several(flag: str, metavar: str, text: str, env: str | None = None) -> Callable[[Any], Any]:
-    return click.option(flag, envvar=env, multiple=True, metavar=metavar, help=text)
+    return typed_option(name, values, default.value, text, envvar=env)
 
 
 run_options = options(
@@ -61,27 +59,27 @@ run_options = options(
     named_option(
         "--group", "GROUP_ID", names.GROUP_ID, "Consumer group; with --transform brew-OUTPUT unless it is given."
     ),
-    click.option(
+    plain_option(
         "--transform",
+        "file.py:function or module:function; called for each record.  [default: orders]",
+        "MODULE:FUNCTION",
         envvar="TRANSFORM",
-        metavar="MODULE:FUNCTION",
-        help="file.py:function or module:function; called for each record.  [default: orders]",
     ),
     _choice(
         "--on-error",
         OnError.END,
         "If the transformation raises: end the run, or send the record to the dead-letter topic.",
     ),
-    _several(
+    repeatable(
         "--also-output",
-        "TOPIC",
         "Further output topic, for `record.to(topic)`; created if missing; repeatable.",
-        "ALSO_OUTPUT",
+        "TOPIC",
+        envvar="ALSO_OUTPUT",
     ),
-    _several("--py-files", "FILE", "Module, archive or wheel that contains the transformation; repeatable."),
+    repeatable("--py-files", "Module, archive or wheel that contains the transformation; repeatable.", "FILE"),
     _choice("--tiers", Tiers.PREFIX, "Source of a customer's tier: prefix of the key, or profiles.", "TIERS"),
     named_option("--profiles-topic", "PROFILES_TOPIC", names.CUSTOMERS_TOPIC, "Topic of customer profiles."),
-    _number("--profiles-timeout", float, 120.0, "Maximum time in which a worker reads all profiles."),
+    typed_option("--profiles-timeout", float, 120.0, "Maximum time in which a worker reads all profiles."),
     named_option("--master", "MASTER", "local[*]", "spark://, yarn, k8s://, none; none runs without Spark."),
     _choice(
         "--reader",
@@ -89,54 +87,52 @@ run_options = options(
         "direct or connector; connector is Spark's Kafka source, which is slower.",
         "READER",
     ),
-    _number("--lease", float, 10.0, "Time that a task works without a renewal from the driver."),
-    _number("--transaction-bytes", int, 16 * 1024**2, "Maximum input of one transaction, in bytes."),
-    _number("--read-ahead-bytes", int, 48 * 1024**2, "Maximum data that one task fetches ahead, in bytes."),
-    _flag("--follow", "FOLLOW", "Run until SIGTERM; without it, stop at the topic's current end."),
-    _flag("--stand-by", "STAND_BY", "One of several drivers works, the others wait."),
-    _flag("--share", "SHARE", "Several drivers share the partitions."),
-    _number("--claim-interval", float, INTERVAL_S, "Time between heartbeats; others take over after two intervals."),
-    click.option("--client-id", default="", metavar="NAME", help="This driver's name.  [default: host-pid]"),
-    _number("--claims", str, names.CLAIMS_TOPIC, "Claims topic; created if missing."),
-    _number("--lanes", int, 2, "Number of concurrent cycles, over disjoint partitions."),
-    _number("--max-records-per-transaction", int, 250_000, "Maximum offsets of one transaction."),
-    _number("--transaction-timeout", float, 60.0, "Time after which brokers abort an open transaction."),
-    _number("--poll-interval", float, 0.1, "Time between polls when there is nothing to do."),
-    _number("--patience", float, 120.0, "Time without progress before giving up."),
-    _number("--blocked-patience", float, 1200.0, "Time to wait for an open transaction of the input's producers."),
-    _number(
+    typed_option("--lease", float, 10.0, "Time that a task works without a renewal from the driver."),
+    typed_option("--transaction-bytes", int, 16 * 1024**2, "Maximum input of one transaction, in bytes."),
+    typed_option("--read-ahead-bytes", int, 48 * 1024**2, "Maximum data that one task fetches ahead, in bytes."),
+    flag("--follow", "Run until SIGTERM; without it, stop at the topic's current end.", envvar="FOLLOW"),
+    flag("--stand-by", "One of several drivers works, the others wait.", envvar="STAND_BY"),
+    flag("--share", "Several drivers share the partitions.", envvar="SHARE"),
+    typed_option(
+        "--claim-interval", float, INTERVAL_S, "Time between heartbeats; others take over after two intervals."
+    ),
+    plain_option("--client-id", "This driver's name.  [default: host-pid]", "NAME", default=""),
+    typed_option("--claims", str, names.CLAIMS_TOPIC, "Claims topic; created if missing."),
+    typed_option("--lanes", int, 2, "Number of concurrent cycles, over disjoint partitions."),
+    typed_option("--max-records-per-transaction", int, 250_000, "Maximum offsets of one transaction."),
+    typed_option("--transaction-timeout", float, 60.0, "Time after which brokers abort an open transaction."),
+    typed_option("--poll-interval", float, 0.1, "Time between polls when there is nothing to do."),
+    typed_option("--patience", float, 120.0, "Time without progress before giving up."),
+    typed_option("--blocked-patience", float, 1200.0, "Time to wait for an open transaction of the input's producers."),
+    typed_option(
         "--max-record-bytes",
         int,
         1_000_000,
         "Maximum size of an order, or of an output of a function, in bytes; larger ones are rejected.",
     ),
-    _number("--max-record-depth", int, 100, "Maximum depth of an order's JSON; deeper orders are rejected."),
-    click.option(
+    typed_option("--max-record-depth", int, 100, "Maximum depth of an order's JSON; deeper orders are rejected."),
+    plain_option(
         "--max-rejected",
-        type=float,
-        help="Maximum rejected share; above it, of a partition's last 1000 records, the run stops; 1: never.  "
+        "Maximum rejected share; above it, of a partition's last 1000 records, the run stops; 1: never.  "
         "[default: all of first 100]",
+        type=float,
     ),
     _choice(
         "--on-missing-position", OnMissingPosition.REFUSE, "What to do if there is output, but no committed offset."
     ),
-    _number("--crash-prob", float, 0.0, "Probability that a transaction crashes, 0 to 1."),
+    typed_option("--crash-prob", float, 0.0, "Probability that a transaction crashes, 0 to 1."),
     _choice("--crash-point", CrashPoint.AFTER_FLUSH, "Step at which it crashes."),
     _choice(
         "--crash-mode",
         CrashMode.PIPELINE,
         "What crashes: the pipeline (exit code 2), or one worker (the run recovers).",
     ),
-    _number("--crash-seed", int, None, "Seed of the random crashes."),
-    _several("--allow", "CHECK", "Run even if this check fails; repeatable."),
-    _several("--conf", "NAME=VALUE", "Spark setting; repeatable."),
-    click.option(
-        "--journal", envvar="JOURNAL", metavar="DIR", help="Directory to record every step in; `proof verify` reads it."
-    ),
-    click.option(
-        "--jvm-dir", envvar="BREW_JVM_DIR", default=None, help="Directory of the jars that `brew setup` fetched."
-    ),
-    click.option("--verbose", is_flag=True, help="Show Spark's log."),
+    typed_option("--crash-seed", int, None, "Seed of the random crashes."),
+    repeatable("--allow", "Run even if this check fails; repeatable.", "CHECK"),
+    repeatable("--conf", "Spark setting; repeatable.", "NAME=VALUE"),
+    plain_option("--journal", "Directory to record every step in; `proof verify` reads it.", "DIR", envvar="JOURNAL"),
+    plain_option("--jvm-dir", "Directory of the jars that `brew setup` fetched.", envvar="BREW_JVM_DIR"),
+    flag("--verbose", "Show Spark's log."),
     names_by_output,
 )
 """Every option of a run."""

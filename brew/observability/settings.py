@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from brew.cli import options
+from brew.cli import flag, named_option, options, plain_option
 from brew.errors import UsageError
 
 PORT = 3000
@@ -49,28 +49,23 @@ def checked_host(host: str, setting: str) -> str:
 
 
 PROBE_OPTIONS = (
-    click.option(
+    plain_option(
         "--probe-port",
+        f"Port of probes and /status; also of metrics; 0: any free port.  [default: {PORT} with --follow]",
         envvar="PROBE_PORT",
         type=click.IntRange(0, 65_535),
-        default=None,
-        help=f"Port of probes and /status; also of metrics; 0: any free port.  [default: {PORT} with --follow]",
     ),
-    click.option("--no-probes", envvar="NO_PROBES", is_flag=True, help="Serve no probes."),
-    click.option(
-        "--probe-host", envvar="PROBE_HOST", default=HOST, show_default=True, help="Address on which probes listen."
-    ),
+    flag("--no-probes", "Serve no probes.", envvar="NO_PROBES"),
+    named_option("--probe-host", "PROBE_HOST", HOST, "Address on which probes listen."),
     *(
-        click.option(
-            flag,
+        plain_option(
+            name,
+            f"Time until a partition {which} counts as stuck.  [default: {TTL_S:g}, more for long work]",
             type=float,
-            help=f"Time until a partition {which} counts as stuck.  [default: {TTL_S:g}, more for long work]",
         )
-        for flag, which in (("--polling-ttl", "that is not polled"), ("--consuming-ttl", "without progress"))
+        for name, which in (("--polling-ttl", "that is not polled"), ("--consuming-ttl", "without progress"))
     ),
 )
-
-
 probe_options = options(*PROBE_OPTIONS)
 
 
