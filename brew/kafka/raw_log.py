@@ -31,6 +31,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.errors import UnsupportedCodecError
     from kafka.protocol.consumer import FetchRequest
+    from kafka.record.util import decode_varint
 
 _EACH_BYTES = 1024 * 1024
 _ALL_BYTES = 64 * 1024 * 1024
@@ -111,7 +112,6 @@ def batch_fetcher(connection: Connection, deadline: Deadline) -> Iterator[BatchF
 
 _HEADER = DefaultRecordBatch.HEADER_STRUCT
 _CODEC_MASK = DefaultRecordBatch.CODEC_MASK
-_CONTINUATION_BIT = 0x80
 Sources = tuple[SourcePosition, SourcePosition]
 
 
@@ -125,7 +125,7 @@ def source_positions(content: memoryview) -> Sources | SinkBatch | None:
     if (sink := SinkBatch.of(headers)) is not None:
         return sink
     for _ in range(fields[12] - 1):
-        length, position = _varint(content, last)
+        length, position = decode_varint(content, last)
         last = position + length
     overlapping = SourcePosition.of(headers), SourcePosition.of(_headers(content, last))
     return None if overlapping[0] is None or overlapping[1] is None else (overlapping[0], overlapping[1])
@@ -154,21 +154,21 @@ def _all_headers(batch: RawBatch, content: memoryview) -> Iterator[tuple[int, He
         return
     text, position = memoryview(records._buffer), records._pos  # noqa: SLF001
     for _ in range(records.records_count):
-        length, after = _varint(text, position)
-        _, delta = _varint(text, after + 1)
-        yield batch.base_offset + _varint(text, delta)[0], _headers(text, position)
+        length, after = decode_varint(text, position)
+        _, delta = decode_varint(text, after + 1)
+        yield batch.base_offset + decode_varint(text, delta)[0], _headers(text, position)
         position = after + length
 
 
 def _headers(content: memoryview, position: int) -> list[tuple[str, bytes | None]]:
     """Parse a record's headers; before them are length, attributes, two deltas, key and value."""
-    _, position = _varint(content, position)
+    _, position = decode_varint(content, position)
     position += 1
     for _ in range(2):
-        _, position = _varint(content, position)
+        _, position = decode_varint(content, position)
     for _ in range(2):
         _, position = _bytes(content, position)
-    count, position = _varint(content, position)
+    count, position = decode_varint(content, position)
     headers = []
     for _ in range(count):
         name, position = _bytes(content, position)
@@ -178,19 +178,8 @@ def _headers(content: memoryview, position: int) -> list[tuple[str, bytes | None
 
 
 def _bytes(content: memoryview, position: int) -> tuple[bytes | None, int]:
-    length, position = _varint(content, position)
+    length, position = decode_varint(content, position)
     return (None, position) if length < 0 else (bytes(content[position : position + length]), position + length)
-
-
-def _varint(content: memoryview, position: int) -> tuple[int, int]:
-    """Return a zigzag-encoded number and the position after it."""
-    value = shift = 0
-    while (byte := content[position]) & _CONTINUATION_BIT:
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        position += 1
-    value |= byte << shift
-    return value >> 1 ^ -(value & 1), position + 1
 
 
 _FIRST_BYTES, _MORE_BYTES = 1024, 1024 * 1024
@@ -251,9 +240,9 @@ def _time_ms(content: memoryview, start: int) -> int | None:
         return int(batch.first_timestamp)
     position = _HEADER.size
     for _ in range(batch.records_count):  # the library's own iteration raises at a header's name that is not UTF-8
-        length, after = _varint(content, position)
-        time_delta, after_time = _varint(content, after + 1)
-        if batch.base_offset + _varint(content, after_time)[0] >= start:
+        length, after = decode_varint(content, position)
+        time_delta, after_time = decode_varint(content, after + 1)
+        if batch.base_offset + decode_varint(content, after_time)[0] >= start:
             return int(batch.first_timestamp + time_delta)
         position = after + length
     return None
