@@ -37,9 +37,12 @@ def announced(url: str) -> Iterator[None]:
 
 def announced_urls() -> list[str]:
     """Return the addresses of live runs; remove the files of dead ones."""
+    import psutil  # noqa: PLC0415 - 0.05 s, and runs only announce themselves
+
     found = []
     for file in sorted(_files(_STATUS)):
-        if _alive(file.stem.rpartition("-")[2]):
+        process = file.stem.rpartition("-")[2]
+        if process.isdecimal() and psutil.pid_exists(int(process)):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 found.append(str(orjson.loads(file.read_bytes())["url"]))
         else:
@@ -74,16 +77,6 @@ def _written_at(file: Path) -> float:
         return file.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def _alive(process: str) -> bool:
-    try:
-        os.kill(int(process), 0)
-    except (ValueError, ProcessLookupError):
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _write(file: Path, document: dict[str, Any]) -> None:
