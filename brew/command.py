@@ -129,6 +129,12 @@ class _FiniteRange(click.FloatRange):
         return number
 
 
+_KEPT = (
+    *("name", "callback", "context_settings", "short_help", "options_metavar"),
+    *("add_help_option", "no_args_is_help", "hidden", "deprecated"),
+)
+
+
 def dressed(command: click.Command, wording: Callable[[str], str] = str) -> click.Command:
     """Return a copy of ``command`` and its subcommands in the common layout; ``wording`` is applied to help texts."""
     params = [_dressed_parameter(param, command.name or "", wording) for param in command.params]
@@ -139,20 +145,8 @@ def dressed(command: click.Command, wording: Callable[[str], str] = str) -> clic
         group.params, group.help, group.epilog = params, text, epilog
         group.commands = {name: dressed(subcommand, wording) for name, subcommand in command.commands.items()}
         return group
-    return Command(
-        name=command.name,
-        context_settings=command.context_settings,
-        callback=command.callback,
-        params=params,
-        help=text,
-        epilog=epilog,
-        short_help=command.short_help,
-        options_metavar=command.options_metavar,
-        add_help_option=command.add_help_option,
-        no_args_is_help=command.no_args_is_help,
-        hidden=command.hidden,
-        deprecated=command.deprecated,
-    )
+    kept = {name: getattr(command, name) for name in _KEPT}
+    return Command(params=params, help=text, epilog=epilog, **kept)
 
 
 def _dressed_parameter(parameter: click.Parameter, command: str, wording: Callable[[str], str]) -> click.Parameter:
