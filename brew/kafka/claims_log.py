@@ -13,25 +13,23 @@ from typing import cast
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
-    IsolationLevel,
     KafkaError,
     KafkaException,
     Message,
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from brew.acl import advice
 from brew.claims.log import Appended, Entry, Item
 from brew.claims.messages import CONFIG, PARTITIONS
 from brew.connection import Connection
-from brew.deadline import Deadline, retry_until
+from brew.deadline import Deadline
 from brew.errors import BrewError, DeadlineExceeded, KafkaFailure, Refused, classify
 from brew.kafka import topics
 from brew.kafka.clients import SILENT_S, admin, consumer, is_cut_off, mapped, producer
 from brew.kafka.log_reader import LogRecord, ends_partition, scan
-from brew.kafka.topic_reader import query_offsets
+from brew.kafka.offsets import log_offsets
 from brew.kafka.topics import TopicSpec
 from brew.names import READ_UNCOMMITTED
 
@@ -192,18 +190,9 @@ class ClaimsLog:
             )
 
     def bounds(self, deadline: Deadline) -> dict[int, tuple[int, int]]:
-        step = "bounds of the claims topic"
-
-        def ask_for(spec: OffsetSpec) -> dict[int, int]:
-            level = IsolationLevel.READ_UNCOMMITTED
-            return query_offsets(self._admin, self._topic, range(self.partitions), spec, level, step, deadline)
-
-        def ask() -> dict[int, tuple[int, int]]:
-            first, end = ask_for(OffsetSpec.earliest()), ask_for(OffsetSpec.latest())  # type: ignore[no-untyped-call]
-            return {p: (first[p], end[p]) for p in first}
-
         with self._renewing():
-            return retry_until(ask, step, deadline)
+            logs = log_offsets(self._admin, self._topic, range(self.partitions), deadline)
+        return {partition: (log.first, log.end) for partition, log in logs.items()}
 
     def history(self, ranges: Mapping[int, tuple[int, int]], deadline: Deadline) -> list[Entry]:
         entries: list[Entry] = []

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from itertools import groupby
 from typing import cast
 
 from confluent_kafka import IsolationLevel, KafkaError, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
@@ -42,27 +42,6 @@ def readable_headers(record: LogRecord) -> Headers:
             "UTF-8, so the client library can't read its headers; `brew show` shows the rest of it"
         )
     return headers
-
-
-def query_offsets(
-    client: AdminClient,
-    topic: str,
-    partitions: Iterable[int],
-    spec: OffsetSpec,
-    level: IsolationLevel,
-    step: str,
-    deadline: Deadline,
-) -> dict[int, int]:
-    """Return one offset of each partition, in one request; raises `Retriable` if not all leaders answered."""
-    partition_of = {TopicPartition(topic, p): p for p in partitions}
-    with mapped_query(step):
-        answers = client.list_offsets(
-            dict.fromkeys(partition_of, spec), isolation_level=level, request_timeout=attempt_s(deadline)
-        )
-        offsets = {partition_of[tp]: future.result().offset for tp, future in answers.items()}
-    if any(offset < 0 for offset in offsets.values()):
-        raise Retriable(f"{step}: a leader has none yet")
-    return offsets
 
 
 class FullTopicReader:
@@ -102,8 +81,19 @@ class FullTopicReader:
     def ends(self, deadline: Deadline) -> dict[int, int]:
         """Return the current last stable offset of each partition, in one request."""
         step, latest = f"end of {self.topic}", OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        query = (self._admin, self.topic, self.positions, latest, IsolationLevel.READ_COMMITTED)
-        return retry_until(lambda: query_offsets(*query, step, deadline), step, deadline)
+        wanted = {TopicPartition(self.topic, partition): latest for partition in self.positions}
+        level = IsolationLevel.READ_COMMITTED
+
+        def ask() -> dict[int, int]:
+            with mapped_query(step):
+                timeout = attempt_s(deadline)
+                answers = self._admin.list_offsets(wanted, isolation_level=level, request_timeout=timeout)
+                offsets = {tp.partition: future.result().offset for tp, future in answers.items()}
+            if any(offset < 0 for offset in offsets.values()):
+                raise Retriable(f"{step}: a leader has none yet")
+            return offsets
+
+        return retry_until(ask, step, deadline)
 
     def read(self, until: Mapping[int, int], deadline: Deadline, stop: threading.Event) -> Iterator[list[LogRecord]]:
         """
