@@ -104,8 +104,8 @@ class Member:
             whose.subscribe(
                 [self._topic],
                 on_assign=lambda _, partitions: self._run_callback(whose, self._assigned, partitions),
-                on_revoke=lambda _, taken: self._run_callback(whose, self._revoked, taken),
-                on_lost=lambda _, taken: self._run_callback(whose, self._lost, taken),
+                on_revoke=lambda _, taken: self._run_callback(whose, partial(self._taken, lost=False), taken),
+                on_lost=lambda _, taken: self._run_callback(whose, partial(self._taken, lost=True), taken),
             )
 
     def take(self, partitions: Collection[int], listener: Listener) -> None:
@@ -239,17 +239,10 @@ class Member:
         if self._listener is not None:
             self._add(self._listener.assigned(partitions))
 
-    def _revoked(self, partitions: list[int]) -> None:
+    def _taken(self, partitions: list[int], *, lost: bool) -> None:
         try:
             if self._listener is not None:
-                self._listener.revoked(partitions)
-        finally:
-            self._drop(partitions)
-
-    def _lost(self, partitions: list[int]) -> None:
-        try:
-            if self._listener is not None:
-                self._listener.lost(partitions)
+                (self._listener.lost if lost else self._listener.revoked)(partitions)
         finally:
             self._drop(partitions)
 

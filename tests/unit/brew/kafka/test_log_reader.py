@@ -417,8 +417,8 @@ def test_a_member_refuses_a_record_whose_headers_the_client_can_not_read(created
         member.poll(10, 0)
 
 
-@pytest.mark.parametrize("how", ["_lost", "_revoked"])
-def test_a_member_hands_out_what_it_owns_and_reads_on_from_where_it_is_told(created: list[Silent], how: str) -> None:
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_member_hands_out_what_it_owns_and_reads_on_from_where_it_is_told(created: list[Silent], lost: bool) -> None:
     """What was fetched before a partition left is its next owner's; an end that a broker reports late moves nothing."""
     member, consumer = Member(MemberSettings(Connection("nowhere:1"), "g", "in")), created[0]
     consumer.broker = True
@@ -427,7 +427,7 @@ def test_a_member_hands_out_what_it_owns_and_reads_on_from_where_it_is_told(crea
     consumer.consume = lambda *_, **__: fetched  # type: ignore[method-assign]
     ends = {p: (len(polled.records), polled.until) for p, polled in member.poll(10, 0).items()}
     assert ends == {0: (1, 8), 2: (1, 9)}
-    getattr(member, how)([2])
+    member._taken([2], lost=lost)
     assert (member.poll(10, 0).keys(), member.owned) == ({0}, {0})
     member.seek({0: 3, 2: 3})
     assert [(one.partition, one.offset) for one in consumer.assigned] == [(0, 3)]
