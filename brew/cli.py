@@ -198,16 +198,17 @@ def called(name: str) -> str:
 
 def _say(text: str) -> None:
     """Print to stderr; without a reader, or room, the exit code alone has to tell."""
-    with _without_reader(sys.stderr):
+    with _without_reader():
         click.echo(text, err=True)
 
 
 @contextlib.contextmanager
-def _without_reader(stderr: TextIO) -> Iterator[None]:
+def _without_reader() -> Iterator[None]:
     try:
         yield
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stderr.fileno())  # else Python's own exit code of a failed flush, 120
+        # Else the exit code of Python's own failed flush, 120.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def _refuse(error: str, following: str) -> None:
@@ -298,7 +299,7 @@ def exit_code_of(command: click.Command, name: str, arguments: list[str]) -> int
         if _JSON in arguments:
             _refuse(as_text(error.format_message()), "see --help")
         else:
-            with _without_reader(sys.stderr):
+            with _without_reader():
                 error.show()
         return ExitCode.USAGE
     except BrewError as error:
@@ -395,7 +396,14 @@ def client_config_option(command: _F) -> _F:
 
 def _asks_for(context: click.Context) -> dict[str, str]:
     """Return the names that a command works with, by role; some are derived from its parameters."""
-    found = _names(context.params)
+    found: dict[str, str] = {}
+    for role in _TOPICS:
+        value = context.params.get(role)
+        for number, name in enumerate(value if isinstance(value, tuple) else [value]):
+            if isinstance(name, str):
+                found[f"{role}{number or ''}"] = name
+    if isinstance(group := context.params.get("group"), str):
+        found["group"] = group
     fields = {role: found.get(role, "") for role in ("input", "output", "dead_letter", "group")}
     command = context.info_name or ""
     for number, name in enumerate(_WRITES.get(command, ())):
@@ -409,29 +417,12 @@ def _is_read_only(context: click.Context) -> bool:
     return module.partition(".")[0] == "proof" or context.info_name in _LOOKS
 
 
-def _names(given: Mapping[str, Any]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for role in _TOPICS:
-        value = given.get(role)
-        for number, name in enumerate(value if isinstance(value, tuple) else [value]):
-            if isinstance(name, str):
-                found[f"{role}{number or ''}"] = name
-    return found | ({"group": given["group"]} if isinstance(given.get("group"), str) else {})
-
-
-def with_client_config(option: Callable[[_F], _F]) -> Callable[[_F], _F]:
-    def both(command: _F) -> _F:
-        return option(client_config_option(command))
-
-    return both
-
-
 def named_option(flags: str, env: str, default: str, text: str, **more: Any) -> Callable[[Any], Any]:
     """Return an option with a default and an environment variable; ``flags`` may end with the parameter's name."""
     return option(*flags.split(), envvar=env, default=default, help=text, **more)
 
 
-bootstrap_option = with_client_config(
+bootstrap_option = options(
     named_option(
         "--bootstrap",
         "BOOTSTRAP",
@@ -439,7 +430,8 @@ bootstrap_option = with_client_config(
         "Bootstrap servers; several separated by commas.",
         metavar="HOST:PORT",
         callback=lambda _context, _parameter, servers: checked_bootstrap(servers),
-    )
+    ),
+    client_config_option,
 )
 
 

@@ -9,7 +9,7 @@ import copy
 import math
 import re
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import click
 
@@ -118,10 +118,6 @@ class Command(click.Command):
 class _FiniteRange(click.FloatRange):
     """A range without `nan`, which no comparison finds outside of it, and without `inf`."""
 
-    @classmethod
-    def like(cls, kind: click.FloatRange) -> Self:
-        return cls(kind.min, kind.max, kind.min_open, kind.max_open, kind.clamp)
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
@@ -154,7 +150,8 @@ def _dressed_parameter(parameter: click.Parameter, command: str, wording: Callab
         return parameter
     made = copy.copy(parameter)
     if isinstance(made.type, click.FloatRange):
-        made.type = _FiniteRange.like(made.type)
+        kind = made.type
+        made.type = _FiniteRange(kind.min, kind.max, kind.min_open, kind.max_open, kind.clamp)
     made.help = wording(parameter.help) if parameter.help else parameter.help
     if not made.is_flag:
         made.metavar = _METAVARS.get(made.opts[0]) or made.metavar or _KINDS.get(made.type.name)
@@ -222,7 +219,9 @@ def _show_all(ctx: click.Context, _parameter: click.Parameter, value: object) ->
 def _read_defaults(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
     """Set the file's defaults; eager, so that other options see them. Command line and environment take precedence."""
     if not ctx.resilient_parsing:
-        ctx.default_map = config_file.defaults(value, command_path(ctx), ctx.command.params)
+        file = config_file.found(value)
+        taken = config_file.read(file, command_path(ctx), ctx.command.params) if file else {}
+        ctx.default_map = {name: setting.value for name, setting in taken.items()}
 
 
 _HELP_ALL: Any = click.Option(

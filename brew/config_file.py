@@ -125,12 +125,6 @@ def found(named: str | None) -> Path | None:
     return Path(NAME) if Path(NAME).is_file() else None
 
 
-def defaults(named: str | None, path: Sequence[str], params: Iterable[click.Parameter]) -> dict[str, Any]:
-    """Return the file's values for the command of ``path``, by parameter; raises `UsageError` if one is invalid."""
-    file = found(named)
-    return {} if file is None else {name: setting.value for name, setting in read(file, path, params).items()}
-
-
 def read(file: Path, path: Sequence[str], params: Iterable[click.Parameter]) -> dict[str, Default]:
     """Return the values from ``file``, each with its table; the command's own table wins. Raises `UsageError`."""
     document = parsed(file)

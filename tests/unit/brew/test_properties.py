@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import brew
 from brew import client_config
-from brew.cli import bootstrap_option, connection, with_client_config
+from brew.cli import bootstrap_option, client_config_option, connection
 from brew.client_config import checked_bootstrap, load
 from brew.connection import (
     ALLOWED,
@@ -353,7 +353,8 @@ def _certificates(file: Path) -> None:
 
 
 @click.command()
-@with_client_config(click.option("--bootstrap", default="h:1"))
+@click.option("--bootstrap", default="h:1")
+@client_config_option
 @click.option("--topic", default="orders")
 @click.option("--fail", default="")
 def _program(bootstrap: str, topic: str, fail: str) -> None:
