@@ -54,9 +54,9 @@ def announced_urls() -> list[str]:
 def remember_verdict(bootstrap: str, group: str, topics: tuple[str, str, str], document: dict[str, Any]) -> None:
     """Keep the verdict of `verify` for readers of the same cluster, group, input, output and dead-letter topics."""
     _write(verdict_file(bootstrap, group, topics), document)
-    for old in sorted(_files(_PROOF), key=_written_at)[:-_MOST_VERDICTS]:
-        with contextlib.suppress(OSError):
-            old.unlink()
+    with contextlib.suppress(OSError):  # another process may remove them at the same time
+        for old in sorted(_files(_PROOF), key=lambda file: file.stat().st_mtime)[:-_MOST_VERDICTS]:
+            old.unlink(missing_ok=True)
 
 
 def verdict_file(bootstrap: str, group: str, topics: tuple[str, str, str]) -> Path:
@@ -70,13 +70,6 @@ def _files(kind: str) -> list[Path]:
         return list(folder().glob(f"{kind}-*.json"))
     except OSError:
         return []
-
-
-def _written_at(file: Path) -> float:
-    try:
-        return file.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _write(file: Path, document: dict[str, Any]) -> None:

@@ -97,9 +97,6 @@ class _Snapshot(Collector):
     def __init__(self, status: Status, counts: Counts) -> None:
         self._status, self._counts = status, counts
 
-    def describe(self) -> Iterable[Metric]:
-        return []  # otherwise the library would collect once more to learn the names
-
     def collect(self) -> Iterator[Metric]:
         status, counts = self._status, self._counts
         yield self._info(status)
