@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from confluent_kafka import TopicCollection, TopicPartition
+from confluent_kafka import TopicCollection, TopicPartition, TopicPartitionInfo
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBinding,
     AclBindingFilter,
@@ -51,7 +51,8 @@ def coordinator_partition(name: str, partitions: int) -> int:
 
 def leaders(client: AdminClient, topic: str, deadline: Deadline) -> dict[int, int]:
     """Return the leader of each partition, -1 if there is none."""
-    return {p: leader for p, (leader, _in_sync, _all) in _replicas(client, topic, deadline).items()}
+    partitions = _partitions(client, topic, deadline)
+    return {partition.id: -1 if partition.leader is None else partition.leader.id for partition in partitions}
 
 
 def leaderless(client: AdminClient, topic: str, deadline: Deadline) -> list[int]:
@@ -80,26 +81,18 @@ def coordinator(client: AdminClient, log: str, name: str, deadline: Deadline) ->
 def out_of_sync(client: AdminClient, names: Iterable[str], deadline: Deadline) -> list[str]:
     """Return the partitions without a leader or with a replica out of sync, as `topic[partition]`."""
     return [
-        f"{name}[{p}]"
+        f"{name}[{partition.id}]"
         for name in names
-        for p, (leader, in_sync, everywhere) in _replicas(client, name, deadline).items()
-        if leader < 0 or len(in_sync) < len(everywhere)
+        for partition in _partitions(client, name, deadline)
+        if partition.leader is None or len(partition.isr) < len(partition.replicas)
     ]
 
 
-def _replicas(client: AdminClient, topic: str, deadline: Deadline) -> dict[int, tuple[int, list[int], list[int]]]:
-    def ask() -> dict[int, tuple[int, list[int], list[int]]]:
+def _partitions(client: AdminClient, topic: str, deadline: Deadline) -> list[TopicPartitionInfo]:
+    def ask() -> list[TopicPartitionInfo]:
         with mapped_query(f"describe topic {topic}"):
             futures = client.describe_topics(TopicCollection([topic]), request_timeout=attempt_s(deadline))
-            partitions = futures[topic].result().partitions
-        return {
-            partition.id: (
-                -1 if partition.leader is None else partition.leader.id,
-                [n.id for n in partition.isr],
-                [n.id for n in partition.replicas],
-            )
-            for partition in partitions
-        }
+            return list(futures[topic].result().partitions)
 
     return retry_until(ask, f"describe topic {topic}", deadline)
 
