@@ -19,7 +19,7 @@ import click
 import orjson
 
 import brew.cli
-from brew.cli import CONTEXT, LazyGroup, UnfinishedError, as_called, forget_variables
+from brew.cli import CONTEXT, LazyGroup, UnfinishedError, as_called, flag, forget_variables, named_option, typed_option
 from brew.commands import COMMANDS
 from brew.config_file import checked_by
 from brew.driver.run_context import JsonLines, LiveTable, ProgressView, RunProgress
@@ -70,13 +70,12 @@ _LATER = {
 
 
 _NO_SPANS = "none"
-_spans_option = click.option(
+_spans_option = named_option(
     "--spans",
-    envvar="SPANS",
+    "SPANS",
+    _NO_SPANS,
+    "Export a span per transaction by OpenTelemetry; otlp sends to OTEL_EXPORTER_OTLP_ENDPOINT.",
     type=click.Choice([_NO_SPANS, "otlp", "console"]),
-    default=_NO_SPANS,
-    show_default=True,
-    help="Export a span per transaction by OpenTelemetry; otlp sends to OTEL_EXPORTER_OTLP_ENDPOINT.",
 )
 
 
@@ -110,14 +109,13 @@ def _check(option: dict[str, Any]) -> None:
 @run_options
 @probe_options
 @_spans_option
-@click.option(
+@typed_option(
     "--progress",
-    type=click.Choice(["auto", "table", "json", "none"]),
-    default="auto",
-    show_default=True,
-    help="auto, table, json or none; auto: a table on a terminal, else a JSON object a line.",
+    click.Choice(["auto", "table", "json", "none"]),
+    "auto",
+    "auto, table, json or none; auto: a table on a terminal, else a JSON object a line.",
 )
-@click.option("--json", "as_json", is_flag=True, help="All as JSON lines: --progress json, summary and refusals.")
+@flag("--json as_json", "All as JSON lines: --progress json, summary and refusals.")
 @checked_by(_check)
 def run_command(progress: str, spans: str, *, as_json: bool, **option: Any) -> ExitCode:
     """Drain the input topic and exit, or follow it."""
@@ -200,8 +198,8 @@ def _observed_progress(
 @run_options
 @probe_options
 @_spans_option
-@click.option("--dry-run", is_flag=True, help="Print the spark-submit line instead of running it.")
-@click.option("--json", "as_json", is_flag=True, help="--dry-run as a document; a refusal, too.")
+@flag("--dry-run", "Print the spark-submit line instead of running it.")
+@flag("--json as_json", "--dry-run as a document; a refusal, too.")
 @checked_by(_check)
 def submit_command(*, dry_run: bool, as_json: bool, spans: str, **option: Any) -> ExitCode:
     """Hand the run to spark-submit (the driver then lives where Spark puts it)."""
