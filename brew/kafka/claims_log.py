@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import cast
 
@@ -130,11 +130,11 @@ class ClaimsLog:
     def _append(self, items: Sequence[Item], deadline: Deadline) -> list[Appended]:
         reports: dict[int, tuple[KafkaError | None, Message]] = {}
 
-        def delivered(index: int) -> Callable[[KafkaError | None, Message], None]:
-            return lambda error, message: reports.__setitem__(index, (error, message))
-
         def queue(writer: Producer, index: int, item: Item) -> None:
-            writer.produce(self._topic, item.value, item.key, item.partition, on_delivery=delivered(index))
+            def delivered(error: KafkaError | None, message: Message) -> None:
+                reports[index] = error, message
+
+            writer.produce(self._topic, item.value, item.key, item.partition, on_delivery=delivered)
 
         writer = self._writer()
         with mapped(f"append to topic {self._topic}"):
