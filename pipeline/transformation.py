@@ -10,6 +10,7 @@ from brew.deadline import Deadline
 from brew.orders import Reason
 from brew.settings import Limits, ProfilesSettings
 from brew.transformation import Prepared
+from pipeline import profiles
 from pipeline.enrichment import enricher
 
 ORDERS = "pipeline.transformation:OrderEnrichment"
@@ -44,16 +45,12 @@ class OrderEnrichment:
         """Prepare as `Transformation` describes; with profiles, wait until they have been read to their end."""
         if self.profiles is None:
             return Prepared(enricher(self.limits))
-        from pipeline import profiles  # noqa: PLC0415 - most runs have none
-
         table = profiles.ready(self.profiles, connection, group, timeout_s)
         resolve, evidence = profiles.lookup(table)
         return Prepared(enricher(self.limits, resolve), evidence, table.malformed)
 
     def check(self, connection: Connection, deadline: Deadline) -> None:
         if self.profiles is not None:
-            from pipeline import profiles  # noqa: PLC0415 - as above
-
             profiles.check(self.profiles, connection, deadline)
 
     @property
@@ -66,6 +63,4 @@ class OrderEnrichment:
 
     def release(self, *, loading_only: bool = False) -> None:
         if self.profiles is not None:
-            from pipeline import profiles  # noqa: PLC0415 - as above
-
             profiles.close_tables(loading_only=loading_only)
