@@ -100,7 +100,7 @@ def same_options(settings: PipelineSettings, options: Iterable[click.Parameter],
     words: list[str] = []
     for option in options:
         value = values.get(str(option.name))
-        if not isinstance(option, click.Option) or option.opts[0].startswith(_NOT_PASSED) or value is None:
+        if not isinstance(option, click.Option) or option.opts[0].startswith(_NOT_PASSED) or value in (None, ""):
             continue
         if option.is_flag:
             words += [option.opts[0]] if value else []

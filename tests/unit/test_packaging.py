@@ -303,6 +303,7 @@ def test_options_of_probes_and_profiles_go_on_to_the_program_that_is_submitted(w
     params = run_context(*same_words("--master", "yarn", *given)).params
     assert {**params, "py_files": ()} == run_context("--master", "yarn", *given).params
     assert "prefix" in same_words("--master", "yarn"), "or the driver would take TIERS from the environment"
+    assert "" not in same_words("--master", "yarn"), "which not every way into a cluster keeps"
 
 
 def test_spark_submit_gets_the_checks_that_are_allowed() -> None:
