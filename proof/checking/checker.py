@@ -3,7 +3,7 @@ Check the promise record by record: every visible input exactly once downstream,
 
 Pure: takes records, batches and facts, and returns findings. Input, output and dead letters may be interleaved in any
 way, each in offset order per partition; a partition's raw batches come before its records. Memory grows with the
-partitions, open transactions, and records whose counterpart has not arrived yet; `Checker.held_bytes` tells what stays.
+partitions, open transactions, and records whose counterpart has not arrived yet.
 """
 
 from __future__ import annotations
@@ -52,16 +52,6 @@ class Checker:
                 for partition in partitions:
                     self._stream(topic, partition)
         self._offsets_ahead()
-
-    @property
-    def in_flight(self) -> int:
-        """The number of records that wait for their counterpart."""
-        return sum(map(len, self._lanes.values()))
-
-    @property
-    def held_bytes(self) -> int:
-        """Memory that is never released: 16 bytes per gap in the input, and a bit per output without an input."""
-        return sum(lane.held_bytes for lane in self._lanes.values())
 
     @property
     def layouts(self) -> dict[tuple[str, int], Layout]:

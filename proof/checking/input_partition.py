@@ -98,13 +98,8 @@ class OffsetRanges:
         index = bisect_right(self._starts, offset) - 1
         return index >= 0 and offset < self._ends[index]
 
-    @property
-    def held_bytes(self) -> int:
-        return 16 * len(self._starts)
 
-
-_PAGE_BYTES = 512
-_PAGE = 8 * _PAGE_BYTES
+_PAGE = 8 * 512  # bits of a page
 
 
 class SeenSources:
@@ -119,10 +114,6 @@ class SeenSources:
         seen = self._pages.get((index, page), 0)
         self._pages[index, page] = seen | 1 << bit
         return bool(seen >> bit & 1)
-
-    @property
-    def held_bytes(self) -> int:
-        return _PAGE_BYTES * len(self._pages)
 
 
 Early = tuple[str, Row]
@@ -188,15 +179,6 @@ class InputPartition:
         """Discard the waiting inputs; no more outputs will arrive."""
         self.queue.clear()
         self.passed.clear()
-
-    def __len__(self) -> int:
-        """Return the number of records that wait for their counterpart."""
-        return len(self.queue) + len(self.passed) + len(self.early)
-
-    @property
-    def held_bytes(self) -> int:
-        """Memory that is not released while the logs are read."""
-        return self._gaps.held_bytes + self.below_start.held_bytes
 
 
 _first = itemgetter(0)

@@ -13,7 +13,7 @@ from brew.offsets import LogOffsets, SourcePosition
 from brew.orders import DISCOUNTS, tier_of_key
 from brew.records import ERROR_REASON
 from proof.checking.checker import Checker
-from proof.checking.input_partition import BrokerFacts, Record
+from proof.checking.input_partition import BrokerFacts, InputPartition, Record, SeenSources
 from proof.checking.journals import Acknowledged, check_fired, check_readers, check_secrets, check_stalls
 from proof.findings import Report
 from proof.oracle import key_hash
@@ -52,6 +52,28 @@ def batch(
     """Return a batch of a transaction, or with ``marker`` its end; the key (-1, -1) is of no transaction."""
     sequence = 0 if marker is None else -1
     return RawBatch(base, base + records - 1, records, *key, sequence, key[0] >= 0, marker is not None, marker, at_ms)
+
+
+def waiting_in(inputs: InputPartition) -> int:
+    """Return the number of records that wait for their counterpart."""
+    return len(inputs.queue) + len(inputs.passed) + len(inputs.early)
+
+
+def waiting(checker: Checker) -> int:
+    return sum(map(waiting_in, checker._lanes.values()))
+
+
+def gap_bytes(inputs: InputPartition) -> int:
+    return sum(ends.itemsize * len(ends) for ends in (inputs._gaps._starts, inputs._gaps._ends))
+
+
+def page_bytes(seen: SeenSources) -> int:
+    return 512 * len(seen._pages)
+
+
+def held_bytes(checker: Checker) -> int:
+    """Return the memory that is never released: 16 bytes per gap in the input, and a bit per output without one."""
+    return sum(gap_bytes(inputs) + page_bytes(inputs.below_start) for inputs in checker._lanes.values())
 
 
 KINDS = ("not-json", "not-an-object", "no-customer-id", "no-value")
@@ -206,7 +228,7 @@ class History:
         for name, text in self.files.items():
             chunks = [text[n : n + 7] for n in range(0, len(text), 7)]
             check_secrets(name, chunks, ["the-canary"], checker.found)
-        self.held = checker.in_flight
+        self.held = waiting(checker)
         return checker.report()
 
 

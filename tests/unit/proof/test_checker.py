@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from harness.histories import OUT, random_plan
+from harness.histories import OUT, random_plan, waiting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,7 +47,7 @@ class History:
             first, second = second, first
         first()
         second()
-        assert checker.in_flight == 0
+        assert waiting(checker) == 0
         checker.finish()
         return checker.report()
 

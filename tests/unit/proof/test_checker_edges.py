@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from harness.histories import batch
+from harness.histories import batch, waiting
 
 from brew.cluster import OffsetBatch, OffsetCommit
 from brew.journal import Entry, Phase, Run, Step
@@ -690,7 +690,7 @@ def test_inputs_behind_the_end_of_the_outputs_are_lost_and_those_behind_the_comm
     checker.downstream_ended()
     checker.input([INPUT._replace(offset=offset) for offset in (5, 6, 7, 8)])
     lost = [Finding(Name.LOST, "in", 0, offset, "neither on out nor dlq") for offset in (5, 6)]
-    assert (checker.found.first(), checker.in_flight, checker.report().backlog) == (lost, 0, 2)
+    assert (checker.found.first(), waiting(checker), checker.report().backlog) == (lost, 0, 2)
 
 
 def test_an_output_below_an_exact_one_is_out_of_order() -> None:

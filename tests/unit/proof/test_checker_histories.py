@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from harness.histories import DEAD, OUT, History, HistoryPlan, batch, random_plan, run_plan
+from harness.histories import DEAD, OUT, History, HistoryPlan, batch, held_bytes, random_plan, run_plan, waiting
 from harness.mutations import LOG_MUTATIONS, PLAN_MUTATIONS, LogMutation, PlanMutation
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -187,14 +187,14 @@ def test_memory_does_not_grow_with_logs_that_arrive_in_order(total: int, step: i
     out = value[:-1] + b',"loyalty_tier":"gold","loyalty_discount":0.15}'
     for n, start in enumerate(range(0, total, step)):
         checker.input([(0, offset, key, value, [], 1) for offset in range(start, start + step)])
-        waits.append(checker.in_flight)
+        waits.append(waiting(checker))
         base = start + n
         checker.batches(OUT, 0, [batch(base, step, (7, n))])
         sources = [[*SourcePosition("in", 0, offset).headers()] for offset in range(start, start + step)]
         checker.output([(0, base + offset, key, out, source, 1) for offset, source in enumerate(sources)])
         checker.batches(OUT, 0, [batch(base + step, 1, (7, n), "commit")])
-        assert checker.in_flight == 0
-    assert (max(waits), checker.held_bytes) == (step, 0)
+        assert waiting(checker) == 0
+    assert (max(waits), held_bytes(checker)) == (step, 0)
     checker.input_ended()
     checker.downstream_ended()
     assert checker.report().verdict is Verdict.PROVEN
@@ -205,8 +205,8 @@ def test_gaps_cost_sixteen_bytes_each_and_records_nothing() -> None:
     facts = BrokerFacts("in", OUT, "dlq", {0: LogOffsets(0, 2000, 2000)}, {0: 0}, 1)
     checker = Checker(facts)
     checker.input([(0, offset, b"k", b"{}", [], 1) for offset in range(0, 2000, 2)])
-    assert checker.held_bytes <= 16 * 1000
-    assert checker.in_flight == 0
+    assert held_bytes(checker) <= 16 * 1000
+    assert waiting(checker) == 0
 
 
 def test_a_late_phantom_is_told_from_a_duplicate() -> None:

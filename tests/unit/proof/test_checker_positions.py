@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
-from harness.histories import batch
+from harness.histories import batch, held_bytes, waiting
 
 from brew.cluster import OffsetBatch, OffsetCommit
 from brew.journal import Run
@@ -354,7 +354,7 @@ def new_checker(
 def named(checker: Checker) -> dict[str, int]:
     checker.input_ended()
     checker.downstream_ended()
-    assert checker.in_flight == 0
+    assert waiting(checker) == 0
     return checker.report().totals
 
 
@@ -576,7 +576,7 @@ def test_below_the_inputs_start_a_source_is_told_from_others_by_partition_offset
         for source, offset in sources
     ]
     assert (named(checker), checker.report().unverifiable) == ({"duplicate-output": 3}, 9)
-    assert checker.held_bytes == 3 * 512
+    assert held_bytes(checker) == 3 * 512
 
 
 @pytest.mark.parametrize("copy", [0, 1])
@@ -656,7 +656,7 @@ def test_an_output_whose_input_is_passed_by_waits_no_longer() -> None:
     checker.output([output(2, 0), output(4, 1)])
     checker.input([order(n) for n in (0, 1, 3)])
     assert checker.found.totals[Name.PHANTOM] == 1
-    assert checker.in_flight == 4, "three inputs and the output of the fifth"
+    assert waiting(checker) == 4, "three inputs and the output of the fifth"
 
 
 def seen(checker: Checker, *outputs: Record) -> list[Finding]:

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pytest
-from harness.histories import batch
+from harness.histories import batch, waiting
 
 import brew
 from brew.cluster import OffsetBatch, OffsetCommit
@@ -132,7 +132,7 @@ def judged(
     for step in (read, *second, end_it) if together else (read, end_it, *second):
         step()
     checker.finish()
-    assert checker.in_flight == 0
+    assert waiting(checker) == 0
     return checker.report()
 
 
