@@ -30,9 +30,12 @@ with warnings.catch_warnings():
     # The library reads its message schemas with a deprecated function on import.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.errors import UnsupportedCodecError
+    from kafka.protocol.api_key import ApiKey
     from kafka.protocol.consumer import FetchRequest
     from kafka.record.util import decode_varint
 
+Api = ApiKey
+"""The numbers and names of all requests."""
 _EACH_BYTES = 1024 * 1024
 _ALL_BYTES = 64 * 1024 * 1024
 

@@ -8,66 +8,24 @@ decoded; share groups, whose replies also contain addresses, are hidden.
 
 from __future__ import annotations
 
-import enum
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from brew.kafka import raw_log
 from brew.kafka.kafka_python import error_title, message_class
 
-
-class Api(enum.IntEnum):
-    """The requests that a rule can name."""
-
-    PRODUCE = 0
-    FETCH = 1
-    LIST_OFFSETS = 2
-    METADATA = 3
-    OFFSET_COMMIT = 8
-    OFFSET_FETCH = 9
-    FIND_COORDINATOR = 10
-    JOIN_GROUP = 11
-    HEARTBEAT = 12
-    SASL_HANDSHAKE = 17
-    API_VERSIONS = 18
-    CREATE_TOPICS = 19
-    INIT_PRODUCER_ID = 22
-    ADD_PARTITIONS_TO_TXN = 24
-    ADD_OFFSETS_TO_TXN = 25
-    END_TXN = 26
-    TXN_OFFSET_COMMIT = 28
-    DESCRIBE_CONFIGS = 32
-    INCREMENTAL_ALTER_CONFIGS = 44
-    ALTER_USER_SCRAM_CREDENTIALS = 51
-    DESCRIBE_CLUSTER = 60
-    SHARE_FETCH = 78
-    SHARE_ACKNOWLEDGE = 79
-
-    @property
-    def title(self) -> str:
-        """The protocol's name, such as `EndTxn`."""
-        return "".join(word.capitalize() for word in self.name.split("_"))
-
-    @classmethod
-    def named(cls, text: str) -> Api:
-        """Return the request with that name, such as `EndTxn`, `end-txn` or `26`; raise `ValueError` if unknown."""
-        wanted = text.replace("-", "").replace("_", "").lower()
-        for api in cls:
-            if wanted in {api.title.lower(), str(int(api))}:
-                return api
-        raise ValueError(f"unknown request {text!r}; known are {', '.join(api.title for api in cls)}")
-
-
-WITH_ADDRESSES = frozenset({Api.METADATA, Api.FIND_COORDINATOR, Api.DESCRIBE_CLUSTER, Api.PRODUCE})
+Api = raw_log.Api
+WITH_ADDRESSES = frozenset({Api.Metadata, Api.FindCoordinator, Api.DescribeCluster, Api.Produce})
 # Requests of the transaction protocol, which are decoded and recorded in the timeline.
-_TO_TXN = {Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_COMMIT}
-TRANSACTIONAL = frozenset({Api.PRODUCE, Api.INIT_PRODUCER_ID, Api.END_TXN} | _TO_TXN)
+_TO_TXN = {Api.AddPartitionsToTxn, Api.AddOffsetsToTxn, Api.TxnOffsetCommit}
+TRANSACTIONAL = frozenset({Api.Produce, Api.InitProducerId, Api.EndTxn} | _TO_TXN)
 # The latest version offered to clients. From Fetch 16 on, a reply may name the new leader's address after all its
 # records, so clients must use 15.
 NEWEST = {int(api): message_class(api, request=False).max_version for api in WITH_ADDRESSES | TRANSACTIONAL}
-NEWEST[Api.FETCH] = 15
-HIDDEN = frozenset({Api.SHARE_FETCH, Api.SHARE_ACKNOWLEDGE})
+NEWEST[Api.Fetch] = 15
+HIDDEN = frozenset({Api.ShareFetch, Api.ShareAcknowledge})
 Address = tuple[str, int]
 _HEAD = struct.Struct(">hhih")
 # Position of producer id, epoch, first sequence and record count in a record batch, format 2.
@@ -90,7 +48,7 @@ class RequestHeader:
     @property
     def title(self) -> str:
         try:
-            return Api(self.api).title
+            return str(Api(self.api).name)
         except ValueError:
             return f"request {self.api}"
 
@@ -108,6 +66,15 @@ class Details:
 
 
 NO_DETAILS = Details()
+
+
+def api_named(text: str) -> int:
+    """Return the request with that name, such as `EndTxn`, `end-txn` or `26`; raise `ValueError` if unknown."""
+    wanted = text.replace("-", "").replace("_", "").lower()
+    matching: list[int] = [api for api in Api if wanted in {api.name.lower(), str(int(api))}]
+    if not matching:
+        raise ValueError(f"unknown request {text!r}; known are {', '.join(api.name for api in Api)}")
+    return matching[0]
 
 
 def error_name(code: int) -> str:
@@ -153,21 +120,21 @@ def request_details(header: RequestHeader, frame: bytes) -> Details:
 
 
 def _requested(header: RequestHeader, message: Any) -> Details:
-    if header.api == Api.PRODUCE:
+    if header.api == Api.Produce:
         return _produced(message)
-    if header.api == Api.ADD_PARTITIONS_TO_TXN:
+    if header.api == Api.AddPartitionsToTxn:
         if header.version > _LAST_OF_CLIENTS:
             return NO_DETAILS
         added = len(message.v3_and_below_topics or ())
         ids = (message.v3_and_below_transactional_id, message.v3_and_below_producer_id)
         return Details(*ids, message.v3_and_below_producer_epoch, text=f"{added} topics")
     details = Details(message.transactional_id, message.producer_id, message.producer_epoch)
-    if header.api == Api.END_TXN:
+    if header.api == Api.EndTxn:
         committed = bool(message.committed)
         return replace(details, committed=committed, text="commit" if committed else "abort")
-    if header.api == Api.ADD_OFFSETS_TO_TXN:
+    if header.api == Api.AddOffsetsToTxn:
         return replace(details, text=f"group {message.group_id}")
-    if header.api == Api.TXN_OFFSET_COMMIT:
+    if header.api == Api.TxnOffsetCommit:
         sent = (p for topic in message.topics or () for p in topic.partitions or ())
         first = next((f"partition {p.partition_index} -> offset {p.committed_offset}" for p in sent), "")
         return replace(details, text=first)
@@ -189,25 +156,23 @@ def _produced(message: Any) -> Details:
 
 def reply_details(header: RequestHeader, reply: bytes) -> Details:
     """Return the first error of a transactional reply, and the producer assigned by InitProducerId."""
-    if header.api not in TRANSACTIONAL or (
-        header.api == Api.ADD_PARTITIONS_TO_TXN and header.version > _LAST_OF_CLIENTS
-    ):
+    if header.api not in TRANSACTIONAL or (header.api == Api.AddPartitionsToTxn and header.version > _LAST_OF_CLIENTS):
         return NO_DETAILS
     try:
         message = _decoded(header, reply)
     except Malformed:
         return NO_DETAILS
-    if header.api == Api.INIT_PRODUCER_ID:
+    if header.api == Api.InitProducerId:
         return Details(producer_id=message.producer_id, epoch=message.producer_epoch, error=message.error_code)
     return Details(error=next(filter(None, _errors(header.api, message)), 0))
 
 
 def _errors(api: int, message: Any) -> list[int]:
-    if api == Api.PRODUCE:
+    if api == Api.Produce:
         return [p.error_code for topic in message.responses or () for p in topic.partition_responses or ()]
-    if api == Api.TXN_OFFSET_COMMIT:
+    if api == Api.TxnOffsetCommit:
         return [p.error_code for topic in message.topics or () for p in topic.partitions or ()]
-    if api == Api.ADD_PARTITIONS_TO_TXN:
+    if api == Api.AddPartitionsToTxn:
         topics = message.results_by_topic_v3_and_below or ()
         return [p.partition_error_code for topic in topics for p in topic.results_by_partition or ()]
     return [message.error_code]
@@ -215,9 +180,9 @@ def _errors(api: int, message: Any) -> list[int]:
 
 def _brokers(header: RequestHeader, message: Any) -> list[Any]:
     """Return the parts of a reply with host and port, without unavailable coordinators (port -1)."""
-    if header.api == Api.PRODUCE:
+    if header.api == Api.Produce:
         parts = message.node_endpoints
-    elif header.api == Api.FIND_COORDINATOR:
+    elif header.api == Api.FindCoordinator:
         parts = message.coordinators if header.version > 3 else [message]  # noqa: PLR2004 - KIP-699 asks for several
     else:
         parts = message.brokers
@@ -227,7 +192,7 @@ def _brokers(header: RequestHeader, message: Any) -> list[Any]:
 def addresses(header: RequestHeader, reply: bytes) -> list[tuple[int, Address]]:
     """Return node and address of every broker in a reply, in order; raise `Malformed` if it matches no schema."""
     parts = _brokers(header, _decoded(header, reply))
-    is_cluster = header.api == Api.DESCRIBE_CLUSTER
+    is_cluster = header.api == Api.DescribeCluster
     return [(part.broker_id if is_cluster else part.node_id, (part.host, part.port)) for part in parts]
 
 
@@ -254,6 +219,6 @@ def without_unsupported_versions(header: RequestHeader, reply: bytes) -> bytes:
 
 def brokers_request() -> tuple[RequestHeader, bytes]:
     """Return a Metadata request (version 4, no topics) with length prefix; brokers from 0.11 to 4.x support it."""
-    message = message_class(Api.METADATA, request=True)(version=4, topics=[], allow_auto_topic_creation=False)
+    message = message_class(Api.Metadata, request=True)(version=4, topics=[], allow_auto_topic_creation=False)
     message.with_header(correlation_id=1, client_id="brew-proxy")
-    return RequestHeader(Api.METADATA, 4, 1, "brew-proxy"), bytes(message.encode(header=True, framed=True))
+    return RequestHeader(Api.Metadata, 4, 1, "brew-proxy"), bytes(message.encode(header=True, framed=True))

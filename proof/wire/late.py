@@ -396,11 +396,11 @@ def lost_records_reply(run: _TryRun, trap: Trap) -> None:
 
 Script = Callable[[_TryRun, Trap], None]
 SCRIPTS: dict[str, tuple[Script, Rule]] = {
-    "late-commit": (late_commit, Rule(Api.END_TXN, committed=True, cut=True)),
-    "late-abort": (late_abort, Rule(Api.END_TXN, committed=False, cut=True)),
-    "late-offsets": (late_offsets, Rule(Api.TXN_OFFSET_COMMIT, cut=True)),
-    "late-records": (late_records, Rule(Api.PRODUCE, cut=True)),
-    "lost-records-reply": (lost_records_reply, Rule(Api.PRODUCE, Action.CUT, Side.REPLY)),
+    "late-commit": (late_commit, Rule(Api.EndTxn, committed=True, cut=True)),
+    "late-abort": (late_abort, Rule(Api.EndTxn, committed=False, cut=True)),
+    "late-offsets": (late_offsets, Rule(Api.TxnOffsetCommit, cut=True)),
+    "late-records": (late_records, Rule(Api.Produce, cut=True)),
+    "lost-records-reply": (lost_records_reply, Rule(Api.Produce, Action.CUT, Side.REPLY)),
 }
 
 

@@ -201,7 +201,7 @@ class Link:
                 asked.trap.answer(details)
                 if self._late is not None and not self._late.done():
                     self._late.set_result(None)
-        if header.api == Api.API_VERSIONS:
+        if header.api == Api.ApiVersions:
             return codec.without_unsupported_versions(header, frame)
         if header.api in codec.WITH_ADDRESSES:
             return await self._net.behind(header, frame)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from brew.deadline import Deadline
 from brew.errors import DeadlineExceeded, UsageError
-from proof.wire.codec import Api, Details, RequestHeader
+from proof.wire.codec import Details, RequestHeader, api_named
 
 _Result = TypeVar("_Result")
 _QUEUED, _LEAVE_S, _GONE_S = 1000, 5.0, 1.0
@@ -52,7 +52,7 @@ class Rule:
     broker. A delay is ``delay_s`` seconds, plus or minus up to ``jitter_s``, and never below 0.
     """
 
-    api: Api
+    api: int
     action: Action = Action.HOLD
     side: Side = Side.REQUEST
     transactional_id: str | None = None
@@ -85,7 +85,7 @@ class Rule:
         """Parse a rule from a JSON object with the fields above, `api` by name; raise `UsageError` for unknown ones."""
         try:
             kinds = {"action": Action(given.get("action", Action.HOLD)), "side": Side(given.get("side", Side.REQUEST))}
-            return cls(**{**given, **kinds, "api": Api.named(str(given.get("api", "")))})
+            return cls(**{**given, **kinds, "api": api_named(str(given.get("api", "")))})
         except (ValueError, TypeError) as error:
             raise UsageError(f"rule {dict(given)}: {error}; see `python -m proof proxy --help`") from error
 

@@ -164,7 +164,7 @@ def _acts(events: Sequence[Event]) -> list[list[Text]]:
 def _line(event: Event, began: float, *, is_late: bool) -> Text:
     details = event.details
     clock = f"{(event.at - began) * 1000:4.0f} ms "
-    name = event.header.title + (f"({details.text})" if event.header.api == Api.END_TXN else "")
+    name = event.header.title + (f"({details.text})" if event.header.api == Api.EndTxn else "")
     producer = f"epoch {details.epoch}" if details.epoch >= 0 else ""
     if event.what == "held":
         return Text.assemble((clock, "dim"), (f"{name} {producer}: HELD by the proxy", "yellow bold"))
@@ -176,7 +176,7 @@ def _line(event: Event, began: float, *, is_late: bool) -> Text:
     fine = details.error == 0
     style = ("red bold" if fine else "green bold") if is_late else ("" if fine else "dim")
     tail = "  <- taken" if is_late and fine else "  <- refused" if is_late else ""
-    records = f"{details.text.partition(' to ')[0]}, " if event.header.api == Api.PRODUCE else ""
+    records = f"{details.text.partition(' to ')[0]}, " if event.header.api == Api.Produce else ""
     what = f"{name:<19}{producer:<9}{records}"
     return Text.assemble((clock, "dim"), (f"{what}{error}{tail}", style))
 

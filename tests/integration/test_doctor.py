@@ -67,7 +67,7 @@ def test_a_group_whose_coordinator_is_silent_is_named_beside_those_that_are_told
     monkeypatch.setattr(doctor, "groups", lambda *_: groups)
     monkeypatch.setattr(transactions_admin, "_GROUPS_S", 0.5)
     with WireProxy(stage.broker.bootstrap) as proxy:
-        proxy.add(Rule(Api.OFFSET_FETCH, Action.DROP, Side.REPLY, nth=2, times=0))
+        proxy.add(Rule(Api.OffsetFetch, Action.DROP, Side.REPLY, nth=2, times=0))
         examination = examine(proxy.connection, Scope([output], older_than_s=0), Deadline(20))
     assert examination.groups == {groups[0]: {(output, 0): 0}}
     (unavailable,) = examination.unavailable

@@ -22,31 +22,31 @@ Call = Callable[[AdminClient, Deadline], object]
 
 
 @pytest.fixture
-def calls(broker: Broker, names: Names) -> dict[Api, Call]:
+def calls(broker: Broker, names: Names) -> dict[int, Call]:
     make_topics(Connection(broker.bootstrap), names.input)
     user = {names.stem: Secret("no user of anybody")}
     return {
-        Api.CREATE_TOPICS: lambda client, by: topics.create(client, [topics.TopicSpec(names.output, 1, {})], by),
-        Api.DESCRIBE_CONFIGS: lambda client, by: topics.cleanup_policy(client, names.input, by),
-        Api.INCREMENTAL_ALTER_CONFIGS: lambda client, by: cluster_admin.set_of_broker(
+        Api.CreateTopics: lambda client, by: topics.create(client, [topics.TopicSpec(names.output, 1, {})], by),
+        Api.DescribeConfigs: lambda client, by: topics.cleanup_policy(client, names.input, by),
+        Api.IncrementalAlterConfigs: lambda client, by: cluster_admin.set_of_broker(
             client, 1, "num.io.threads", None, by
         ),
-        Api.ALTER_USER_SCRAM_CREDENTIALS: lambda client, by: cluster_admin.set_passwords(client, user, SCRAM, by),
+        Api.AlterUserScramCredentials: lambda client, by: cluster_admin.set_passwords(client, user, SCRAM, by),
     }
 
 
-def test_an_answer_that_is_lost_is_asked_for_again(broker: Broker, calls: dict[Api, Call], names: Names) -> None:
+def test_an_answer_that_is_lost_is_asked_for_again(broker: Broker, calls: dict[int, Call], names: Names) -> None:
     """The first answer to each request never comes; a topic that was made by then counts as made by this call."""
     with WireProxy(broker.bootstrap) as proxy, ThreadPoolExecutor() as pool:
         rules = [proxy.add(Rule(api, Action.DROP, Side.REPLY)) for api in calls]
         futures = {api: pool.submit(call, admin(proxy.connection), Deadline(20)) for api, call in calls.items()}
         results = {api: future.result() for api, future in futures.items()}
         assert [rule.fired for rule in rules] == [1] * len(calls)
-    assert results[Api.CREATE_TOPICS] == {names.output: True}
-    assert results[Api.DESCRIBE_CONFIGS] == "delete"
+    assert results[Api.CreateTopics] == {names.output: True}
+    assert results[Api.DescribeConfigs] == "delete"
 
 
-def test_answers_that_never_come_end_with_the_deadline(broker: Broker, calls: dict[Api, Call]) -> None:
+def test_answers_that_never_come_end_with_the_deadline(broker: Broker, calls: dict[int, Call]) -> None:
     """By the step's name, not as a fatal error of the client."""
     with WireProxy(broker.bootstrap) as proxy, ThreadPoolExecutor() as pool:
         for api in calls:

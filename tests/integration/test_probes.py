@@ -94,7 +94,7 @@ def test_a_transaction_is_counted_as_open_from_its_begin_to_its_end(stage: Stage
     stage.create(2)
     transactional_id = str(TransactionalId(stage.names.group, stage.names.input, 1))
     with WireProxy(stage.broker.bootstrap) as proxy:
-        held_commit = proxy.add(Rule(Api.END_TXN, transactional_id=transactional_id, committed=True))
+        held_commit = proxy.add(Rule(Api.EndTxn, transactional_id=transactional_id, committed=True))
         with following(Stage(Broker(proxy.bootstrap), stage.names), "--reader", reader) as run:
             run.until(lambda s: [p.lag for p in s.partitions] == [0, 0], "it has looked")
             assert run.metric("brew_txn_open ") == 0
@@ -115,7 +115,7 @@ def test_an_open_transaction_of_the_totals_is_counted_too(stage: Stage) -> None:
     stage.create(1, orders=5)
     stage.drain_locally()
     with WireProxy(stage.broker.bootstrap) as proxy:
-        held_commit = proxy.add(Rule(Api.END_TXN, committed=True))
+        held_commit = proxy.add(Rule(Api.EndTxn, committed=True))
         options = ("--topic", stage.names.output, "--store", "memory", "--output", stage.names.topic("totals"))
         command = ("totals", "--bootstrap", proxy.bootstrap, *options, "--group", stage.names.topic("totals"))
         with started(stage, "downstream", *command, "--follow", "--probe-port", "0") as run:

@@ -132,7 +132,7 @@ def test_an_answer_that_is_lost_costs_a_second_look_and_no_transaction(
     """The question goes out again through a new client."""
     with WireProxy(broker.bootstrap) as proxy:
         kafka = begin(proxy.connection)
-        rule = proxy.add(Rule(Api.OFFSET_FETCH, Action.DROP, Side.REPLY))
+        rule = proxy.add(Rule(Api.OffsetFetch, Action.DROP, Side.REPLY))
         send_offsets_and_commit(kafka, 5)
         assert (rule.fired, [client._closed for client in clients]) == (1, [True, False])
         kafka.close()
@@ -182,7 +182,7 @@ def test_answers_that_never_come_end_the_transaction_within_the_deadline(
     monkeypatch.setattr(committed_offset, "_CONFIRM_S", 3.0)  # beside busy cores its client alone has taken 0.5 s
     with WireProxy(broker.bootstrap) as proxy:
         kafka = begin(proxy.connection)
-        proxy.add(Rule(Api.OFFSET_FETCH, Action.DROP, Side.REPLY, times=0))
+        proxy.add(Rule(Api.OffsetFetch, Action.DROP, Side.REPLY, times=0))
         with pytest.raises(Abortable, match=r"position of group .* can't be confirmed: send-offsets: "):
             kafka.send_offsets(5, "", Deadline(STEP_S))
         kafka.abort(Deadline(STEP_S))
@@ -244,7 +244,7 @@ def test_a_kept_client_that_hangs_is_given_up_for_a_new_one(proxy: WireProxy, na
     group_locator = Locator(proxy.connection, names.group)
     assert group_locator.committed(names.input, 0, Deadline(20)) is None
     client = group_locator.client()
-    rule = proxy.add(Rule(Api.OFFSET_FETCH, side=Side.REPLY))
+    rule = proxy.add(Rule(Api.OffsetFetch, side=Side.REPLY))
     assert group_locator.committed(names.input, 0, Deadline(20)) is None
     assert rule.fired == 1
     assert group_locator.client() is not client
@@ -256,7 +256,7 @@ def test_the_deadline_is_the_callers_and_the_next_one_gets_its_answer(
 ) -> None:
     """A client that was new when it failed is not kept either: nothing waits behind its answer that never comes."""
     group_locator = Locator(proxy.connection, names.group)
-    rule = proxy.add(Rule(Api.OFFSET_FETCH, side=Side.REPLY))
+    rule = proxy.add(Rule(Api.OffsetFetch, side=Side.REPLY))
     with pytest.raises(DeadlineExceeded, match="locate"):
         group_locator.committed(names.input, 0, Deadline(0.3))
     monkeypatch.setattr(locating, "_CACHED_CLIENT_S", 20.0)  # one that was kept would take all the time there is

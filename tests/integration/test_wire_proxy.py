@@ -98,12 +98,12 @@ def test_producers_consumers_and_both_admin_clients_work_behind_it(proxy: WirePr
     assert markers == [None, "commit"]
     apis = {event.header.api for event in proxy.events()}
     assert apis == {
-        Api.INIT_PRODUCER_ID,
-        Api.ADD_PARTITIONS_TO_TXN,
-        Api.PRODUCE,
-        Api.ADD_OFFSETS_TO_TXN,
-        Api.TXN_OFFSET_COMMIT,
-        Api.END_TXN,
+        Api.InitProducerId,
+        Api.AddPartitionsToTxn,
+        Api.Produce,
+        Api.AddOffsetsToTxn,
+        Api.TxnOffsetCommit,
+        Api.EndTxn,
     }
     assert proxy.timeline.counts()["Fetch"] > 0
 
@@ -127,7 +127,7 @@ def test_a_held_frame_waits_until_it_is_released(proxy: WireProxy, names: Names,
     """The commit's caller waits with it, and the records become visible only then."""
     kafka = transaction(proxy, names)
     write(kafka, names, 1)
-    rule = proxy.add(Rule(Api.END_TXN, committed=True))
+    rule = proxy.add(Rule(Api.EndTxn, committed=True))
     committing = threading.Thread(target=kafka.commit, args=(Deadline(20),))
     committing.start()
     assert rule.caught(Deadline(20)).details.committed is True
@@ -146,14 +146,14 @@ def test_a_cut_connection_is_made_again_and_the_held_frame_can_still_arrive(prox
     """Librdkafka sends the commit once more by itself; the first one reaches the broker on its own, old connection."""
     kafka = transaction(proxy, names)
     write(kafka, names, 1)
-    rule = proxy.add(Rule(Api.END_TXN, committed=True, cut=True))
+    rule = proxy.add(Rule(Api.EndTxn, committed=True, cut=True))
     kafka.commit(Deadline(20))
     kafka.close()
     held_connection = rule.caught(Deadline(20)).connection
     rule.release()
     # The same epoch, the same end: the broker says yes once more, or that it is still busy with it.
     assert rule.answered(Deadline(20)).error in {0, CONCURRENT_TRANSACTIONS}
-    ends = [(e.connection, e.what) for e in proxy.events() if e.header.api == Api.END_TXN]
+    ends = [(e.connection, e.what) for e in proxy.events() if e.header.api == Api.EndTxn]
     assert [connection == held_connection for connection, what in ends if what == "request"] == [True, False]
 
 
@@ -162,7 +162,7 @@ def test_offsets_whose_call_hangs_are_given_up_and_refused_when_they_come_late(
 ) -> None:
     """The client waits past its time-out (librdkafka 5456, 5511); what it still sends meets a newer epoch."""
     monkeypatch.setattr(kafka_transaction, "_SEND_OFFSETS_S", 1.0)
-    rule = proxy.add(Rule(Api.TXN_OFFSET_COMMIT))
+    rule = proxy.add(Rule(Api.TxnOffsetCommit))
     kafka = transaction(proxy, names)
     with pytest.raises(DeadlineExceeded, match="did not return within its time-out of 1 s"):
         write(kafka, names, 7)
@@ -176,8 +176,8 @@ def test_offsets_whose_call_hangs_are_given_up_and_refused_when_they_come_late(
     assert (position.offset, visible(direct, names.output)) == (1, 1)
 
 
-@pytest.mark.parametrize("api", [Api.INIT_PRODUCER_ID, Api.ADD_OFFSETS_TO_TXN, Api.END_TXN])
-def test_a_reply_lost_with_its_connection_is_asked_for_again(proxy: WireProxy, names: Names, api: Api) -> None:
+@pytest.mark.parametrize("api", [Api.InitProducerId, Api.AddOffsetsToTxn, Api.EndTxn])
+def test_a_reply_lost_with_its_connection_is_asked_for_again(proxy: WireProxy, names: Names, api: int) -> None:
     """F13 in small: same call, same arguments, one visible record."""
     rule = proxy.add(Rule(api, Action.CUT, Side.REPLY))
     write_and_commit(transaction(proxy, names), names)
@@ -187,7 +187,7 @@ def test_a_reply_lost_with_its_connection_is_asked_for_again(proxy: WireProxy, n
 
 def test_a_dropped_request_never_reaches_the_broker(proxy: WireProxy, names: Names) -> None:
     """The client hears nothing and runs into its deadline; nothing is visible, nobody else is disturbed."""
-    rule = proxy.add(Rule(Api.END_TXN, Action.DROP, times=0))
+    rule = proxy.add(Rule(Api.EndTxn, Action.DROP, times=0))
     kafka = transaction(proxy, names)
     write(kafka, names, 1)
     with pytest.raises(BrewError):
@@ -272,7 +272,7 @@ def test_a_transaction_that_waits_for_acknowledgements_leaves_the_processor_alon
     offered = OffsetRange(names.input, 0, 0, count)
     targets = Targets(names.output, names.dead_letter, 0, 0)
     kafka = KafkaTransaction(TransactionSettings(proxy.connection, names.group, 60.0), names.input, 0)
-    proxy.add(Rule(Api.PRODUCE, Action.DELAY, Side.REPLY, times=0, delay_s=slow_s))
+    proxy.add(Rule(Api.Produce, Action.DELAY, Side.REPLY, times=0, delay_s=slow_s))
     try:
         began, spent = time.monotonic(), time.process_time()
         outcome = transact_range([rows], offered, targets, enricher(Limits()), kafka, Deadline(60), first_time=True)
@@ -320,7 +320,7 @@ def test_the_pipeline_itself_is_not_hurt_by_late_commits(broker: Broker, tmp_pat
         with between(stage) as proxy:
             stage.writer("--follow", "--max-records-per-transaction", "20")
             name = stage.names.transactional_id(0)
-            late = [deliver_late(proxy, Api.END_TXN, name) for _ in range(5)]
+            late = [deliver_late(proxy, Api.EndTxn, name) for _ in range(5)]
         stage.drain()
         assert stage.verified()["verdict"] == "proven"
         assert stage.doubts == []

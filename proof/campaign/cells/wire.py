@@ -55,14 +55,14 @@ class LateFrame(NamedTuple):
     epochs_behind: int
 
 
-def deliver_late(proxy: WireProxy, api: Api, transactional_id: str) -> LateFrame:
+def deliver_late(proxy: WireProxy, api: int, transactional_id: str) -> LateFrame:
     """Hold a frame, cut its connection, and release it into the id's next transaction: only its epoch is older."""
-    committed = True if api is Api.END_TXN else None
+    committed = True if api is Api.EndTxn else None
     late = proxy.add(Rule(api, transactional_id=transactional_id, committed=committed, cut=True))
     caught = late.caught(Deadline(_CAUGHT_S))
     # The first of these frames belongs to the same attempt, unless that one is past it.
-    nth = 2 if api is Api.PRODUCE else 1
-    inside = proxy.add(Rule(Api.ADD_OFFSETS_TO_TXN, transactional_id=transactional_id, nth=nth))
+    nth = 2 if api is Api.Produce else 1
+    inside = proxy.add(Rule(Api.AddOffsetsToTxn, transactional_id=transactional_id, nth=nth))
     try:
         following = inside.caught(Deadline(_CAUGHT_S))
         released_at = time.time()
@@ -75,7 +75,7 @@ def deliver_late(proxy: WireProxy, api: Api, transactional_id: str) -> LateFrame
     return LateFrame(released_at, answer, following.details.epoch - caught.details.epoch)
 
 
-def late(api: Api, stage: CellEnvironment) -> None:
+def late(api: int, stage: CellEnvironment) -> None:
     """Frames of the writer arrive inside its next transaction (`deliver_late`)."""
     answers: Counter[str] = Counter()
     with between(stage) as proxy, stage.at_work(*_RANGES):
@@ -88,20 +88,20 @@ def late(api: Api, stage: CellEnvironment) -> None:
 
 
 for _row, _word, _api in (
-    ("F11", "end-txn", Api.END_TXN),
-    ("F12", "txn-offset-commit", Api.TXN_OFFSET_COMMIT),
-    ("F12", "produce", Api.PRODUCE),
+    ("F11", "end-txn", Api.EndTxn),
+    ("F12", "txn-offset-commit", Api.TxnOffsetCommit),
+    ("F12", "produce", Api.Produce),
 ):
     CELLS(
         *(f"{_row}-late-{_word}", f"{_word} held, its connection cut, released inside the next transaction"),
         *("wire", _api),
         moment="next transaction",
         needed={"late_frames": _ROUNDS},
-        marks="prove" if _api is Api.END_TXN else "",
+        marks="prove" if _api is Api.EndTxn else "",
     )(late)
 
 
-def lost_reply(api: Api, stage: CellEnvironment) -> None:
+def lost_reply(api: int, stage: CellEnvironment) -> None:
     """The broker executes the request, and the connection breaks before it can respond."""
     with between(stage) as proxy, stage.at_work(*_RANGES):
         for _ in range(_ROUNDS):
@@ -114,9 +114,9 @@ def lost_reply(api: Api, stage: CellEnvironment) -> None:
 
 
 for _word, _api in (
-    ("init-producer-id", Api.INIT_PRODUCER_ID),
-    ("add-offsets", Api.ADD_OFFSETS_TO_TXN),
-    ("end-txn", Api.END_TXN),
+    ("init-producer-id", Api.InitProducerId),
+    ("add-offsets", Api.AddOffsetsToTxn),
+    ("end-txn", Api.EndTxn),
 ):
     _cells = partial(CELLS, moment="reply", needed={"lost_replies": _ROUNDS}, bound_s=20.0)
     _cells(f"F13-lost-reply-{_word}", f"reply of {_word} lost, connection cut", "wire", _api)(lost_reply)
@@ -139,7 +139,7 @@ def killed_in_commit(released: bool, stage: CellEnvironment) -> None:
     with between(stage) as proxy, stage.feeding(300):
         stage.orders(1000, "--transactional")
         for _ in range(stage.kills):
-            trap = proxy.add(Rule(Api.END_TXN, transactional_id=stage.transactional_id, committed=True))
+            trap = proxy.add(Rule(Api.EndTxn, transactional_id=stage.transactional_id, committed=True))
             writer = stage.writer("--follow", *_RANGES)
             trap.caught(Deadline(_CAUGHT_S))
             writer.kill()
