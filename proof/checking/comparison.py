@@ -171,10 +171,10 @@ class Comparison:
                 self.backlog += 1
                 continue
             count += 1
-            if early and offset in early:
-                topic, out = early.pop(offset)
-                if topic != self._facts.output or not self._exact[partition](row, out):
-                    self._compare(row, topic, out)
+            if early and (offset, 0) in early:
+                stream, out = early.pop((offset, 0))
+                if stream.topic != self._facts.output or not self._exact[partition](row, out):
+                    self._compare(row, stream.topic, out)
             elif self._downstream_open:
                 queue.append(row)
             else:
@@ -246,34 +246,41 @@ class Comparison:
 
     def _match(self, stream: Stream, record: Record, source: SourcePosition) -> None:
         """Find the input of one downstream record, whose source is in the readable part of the input."""
-        lane = self._lanes[source.partition]
+        lane, place = self._lanes[source.partition], (source.offset, source.index)
         if source.offset >= self._facts.position(source.partition):
-            if source.offset in lane.behind:
+            if place in lane.behind:
                 self._duplicate(stream, record, source)
                 return
-            lane.behind.add(source.offset)
+            lane.behind.add(place)
             self._behind(stream, record, source)
             stream.note(source.partition, source.offset, source.offset, 1)
-        elif source.offset >= lane.read:
-            if source.offset in lane.early:
-                self._duplicate(stream, record, source)
-            else:
-                self._first_time(stream, record, source)
-                lane.early[source.offset] = stream.topic, record
-        elif (came := lane.take(source.offset)) is not None:
+        elif source.offset < lane.read:
+            self._judge(stream, record, source)
+        elif place in lane.early:
+            self._duplicate(stream, record, source)
+        else:
             self._first_time(stream, record, source)
+            lane.early[place] = stream, record
+
+    def _judge(self, stream: Stream, record: Record, source: SourcePosition, *, early: bool = False) -> None:
+        """Compare an output with its input, which has been read if it is visible; ``early``: its order was checked."""
+        lane = self._lanes[source.partition]
+        if (came := lane.take(source.offset)) is not None:
+            if not early:
+                self._first_time(stream, record, source)
             self._compare(came, stream.topic, record)
         elif lane.visible(source.offset):
             self._duplicate(stream, record, source)
         else:
             self._phantom(stream.topic, record, source.partition, source.offset)
 
-    def _behind(self, stream: Stream, record: Record, source: SourcePosition, name: Name = Name.OFFSET_BEHIND) -> None:
+    def _behind(self, stream: Stream, record: Record, source: SourcePosition) -> None:
         """Report an output above the committed offset; if there is none, it may turn out to be deleted."""
         committed = self._facts.committed.get(source.partition)
-        found = self._found if committed is not None or name is Name.DUPLICATE else self.unplaced[source.partition]
+        found = self._found if committed is not None else self.unplaced[source.partition]
         evidence = f"its source {at(source)} was output, but the committed offset is {committed}"
-        found.add(name, (stream.topic, record.partition, record.offset), evidence, stream.key)
+        location = stream.topic, record.partition, record.offset
+        found.add(Name.OFFSET_BEHIND, location, evidence, stream.key)
 
     def _duplicate(self, stream: Stream, record: Record, source: SourcePosition) -> None:
         self._add(Name.DUPLICATE, stream, record, f"its source {at(source)} came out before")
@@ -341,8 +348,8 @@ class Comparison:
         self._found.add(Name.LOST, (self._facts.input, partition, offset), evidence)
 
     def _overdue(self, lane: InputPartition, partition: int) -> None:
-        for offset, (topic, row) in lane.overdue():
-            self._phantom(topic, Record(*row), partition, offset)
+        for place, (stream, record) in lane.overdue():
+            self._judge(stream, record, SourcePosition(self._facts.input, partition, *place), early=True)
 
     def _phantom(self, topic: str, record: Record, partition: int, offset: int) -> None:
         if self._facts.compacted():

@@ -116,7 +116,8 @@ class SeenSources:
         return bool(seen >> bit & 1)
 
 
-Early = tuple[str, Row]
+Place = tuple[int, int]
+"""An output's source in its partition: offset and index."""
 
 
 class InputPartition:
@@ -131,8 +132,8 @@ class InputPartition:
     def __init__(self, first: int) -> None:
         self.queue: deque[Row] = deque()
         self.passed: dict[int, Row] = {}
-        self.early: dict[int, Early] = {}
-        self.behind: set[int] = set()
+        self.early: dict[Place, tuple[Stream, Record]] = {}
+        self.behind: set[Place] = set()
         self.below_start = SeenSources()
         self.read = first
         self._gaps = OffsetRanges()
@@ -165,10 +166,10 @@ class InputPartition:
             return next(iter(self.passed))
         return self.queue[0][1] if self.queue else self.read
 
-    def overdue(self) -> Iterator[tuple[int, Early]]:
-        """Remove and yield the early outputs below ``read``, with their sources: their input does not exist."""
-        for source in [offset for offset in self.early if offset < self.read]:
-            yield source, self.early.pop(source)
+    def overdue(self) -> Iterator[tuple[Place, tuple[Stream, Record]]]:
+        """Remove and yield the early outputs below ``read``, with their places."""
+        for place in [place for place in self.early if place[0] < self.read]:
+            yield place, self.early.pop(place)
 
     def waiting(self) -> Iterator[Row]:
         """Yield the inputs without an output, in offset order."""

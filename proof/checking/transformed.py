@@ -112,8 +112,6 @@ class TransformComparison(Comparison):
         super().__init__(facts, found, lanes)
         self.oracle = oracle
         self._pending: dict[int, dict[int, _Pending]] = {p: {} for p in lanes}
-        self._early: dict[int, dict[tuple[int, int], tuple[Stream, Record]]] = {p: {} for p in lanes}
-        self._ahead: set[SourcePosition] = set()
         self._dropped: dict[int, OffsetRanges] = defaultdict(OffsetRanges)
         self._last: dict[tuple[str, int, int], tuple[int, int]] = {}
         self.transformed = self.dropped = self.untellable = 0
@@ -165,29 +163,7 @@ class TransformComparison(Comparison):
         if not self._downstream_open:
             self._all_missing(lane)
 
-    def _overdue(self, lane: InputPartition, partition: int) -> None:
-        early = self._early[partition]
-        for key in [key for key in early if key[0] < lane.read]:
-            stream, record = early.pop(key)
-            self._compare_output(stream, record, SourcePosition(self._facts.input, partition, *key))
-
-    def _match(self, stream: Stream, record: Record, source: SourcePosition) -> None:
-        if source.offset >= self._facts.position(source.partition):
-            self._behind(stream, record, source, Name.DUPLICATE if source in self._ahead else Name.OFFSET_BEHIND)
-            self._ahead.add(source)
-            stream.note(source.partition, source.offset, source.offset, 1)
-        elif source.offset >= self._lanes[source.partition].read:
-            key = source.offset, source.index
-            if key in self._early[source.partition]:
-                self._duplicate(stream, record, source)
-            else:
-                self._in_order(stream, record, source)
-                self._early[source.partition][key] = stream, record
-        else:
-            self._in_order(stream, record, source)
-            self._compare_output(stream, record, source)
-
-    def _in_order(self, stream: Stream, record: Record, source: SourcePosition) -> None:
+    def _first_time(self, stream: Stream, record: Record, source: SourcePosition) -> None:
         """Check that the sources of one input partition ascend within each downstream partition."""
         stream.note(source.partition, source.offset, source.offset, 1)
         location, position = (stream.topic, stream.partition, source.partition), (source.offset, source.index)
@@ -198,7 +174,9 @@ class TransformComparison(Comparison):
             )
         self._last[location] = max(position, before)
 
-    def _compare_output(self, stream: Stream, record: Record, source: SourcePosition) -> None:
+    def _judge(self, stream: Stream, record: Record, source: SourcePosition, *, early: bool = False) -> None:
+        if not early:
+            self._first_time(stream, record, source)
         lane, pending = self._lanes[source.partition], self._pending[source.partition]
         entry = pending.get(source.offset)
         if entry is None or source.index not in entry.left:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from harness.histories import batch, gap_bytes, page_bytes, waiting_in
@@ -50,12 +51,12 @@ def test_a_lane_gives_out_each_input_once_and_knows_which_were_visible() -> None
 
 def test_a_lane_waits_for_both_sides_until_it_forgets() -> None:
     inputs = input_partition(1, 2, 3, read=4)
-    inputs.early |= {offset: ("out", row(offset)) for offset in (7, 3, 4, 0)}
+    inputs.early |= {(offset, 0): (Mock(), row(offset)) for offset in (7, 3, 4, 0)}
     assert inputs.take(2) == row(2)
     assert waiting_in(inputs) == 6
     assert [waits[1] for waits in inputs.waiting()] == [1, 3]
-    assert [(source, early[1][1]) for source, early in inputs.overdue()] == [(3, 3), (0, 0)]
-    assert set(inputs.early) == {7, 4}
+    assert [(place, early[1][1]) for place, early in inputs.overdue()] == [((3, 0), 3), ((0, 0), 0)]
+    assert set(inputs.early) == {(7, 0), (4, 0)}
     inputs.forget()
     assert (waiting_in(inputs), list(inputs.waiting())) == (2, [])
 

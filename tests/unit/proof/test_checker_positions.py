@@ -378,6 +378,21 @@ def test_a_duplicate_counts_in_whatever_output_partition_it_lies(first: str, cop
     assert named(checker) == {"duplicate-output": 1}
 
 
+@pytest.mark.parametrize(("indices", "name"), [((0, 1), "duplicate-output"), ((1,), "corrupt-output")])
+@pytest.mark.parametrize("first", ["input", "output"])
+def test_an_order_has_no_output_of_another_index(first: str, indices: tuple[int, ...], name: str) -> None:
+    """Only functions return several records for an input."""
+    checker = new_checker(1)
+    headers = [list(SourcePosition("in", 0, 0, index).headers()) for index in indices]
+    steps = {
+        "input": lambda: checker.input([order(0)]),
+        "output": lambda: checker.output([output(0, n)._replace(headers=some) for n, some in enumerate(headers)]),
+    }
+    for step in sorted(steps, key=first.__ne__):
+        steps[step]()
+    assert named(checker) == {name: 1}
+
+
 @pytest.mark.parametrize(
     ("key", "partitions", "partition", "place", "fewer"),
     [
