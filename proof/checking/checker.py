@@ -9,7 +9,7 @@ partitions, open transactions, and records whose counterpart has not arrived yet
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 
 from brew.cluster import RawBatch
@@ -106,10 +106,7 @@ class Checker:
 
     def _transactions_ended(self) -> None:
         """Run the checks that need complete logs: open transactions and torn ranges."""
-        for stream in self._streams.values():
-            for attempt in stream.ended():
-                self._open(attempt)
-        for attempt in self.offsets.open():
+        for attempt in chain(*(stream.ended() for stream in self._streams.values()), self.offsets.open()):
             self._open(attempt)
         gone = self._gone
         for partition, position in self._positions.items():
@@ -200,7 +197,6 @@ class Checker:
         return counts | {name: self.endings.counts[name] for name in names}
 
     def _doubts(self) -> list[str]:
-        """Return the reasons why the input allows no verdict yet."""
         topic, compared = self._facts.input, self._compared
         doubts = []
         if not compared.inputs and not compared.backlog:

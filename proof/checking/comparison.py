@@ -51,11 +51,6 @@ def exact_match(topic: str, partition: int) -> ExactMatch:
     return matches
 
 
-def _no_match(_came: Row, _out: Row) -> bool:
-    """Require a full comparison of all outputs, for those that name the profile they were enriched with."""
-    return False
-
-
 def wrong_output(came: Record, out: Record, source: SourcePosition, profiles: Profiles | None = None) -> str | None:
     """Return what is wrong with an enriched record, or None. ``profiles``: the source of the tiers."""
     if out.key != came.key:
@@ -141,8 +136,9 @@ class Comparison:
 
     def __init__(self, facts: BrokerFacts, found: Findings, lanes: dict[int, InputPartition]) -> None:
         self._facts, self._found, self._lanes = facts, found, lanes
+        # Outputs that name the profile they were enriched with need the full comparison.
         fast = facts.profiles is None
-        self._exact: dict[int, ExactMatch] = {p: exact_match(facts.input, p) if fast else _no_match for p in lanes}
+        self._exact = {p: exact_match(facts.input, p) if fast else lambda _came, _out: False for p in lanes}
         self._downstream_open = True
         self.inputs = self.backlog = self.unverifiable = self.elsewhere = self.replaced = self.oversized = 0
         self.unplaced: defaultdict[int, Findings] = defaultdict(Findings)
@@ -272,7 +268,7 @@ class Comparison:
         elif lane.visible(source.offset):
             self._duplicate(stream, record, source)
         else:
-            self._phantom(stream.topic, record, source.partition, source.offset)
+            self._phantom(stream, record, source)
 
     def _behind(self, stream: Stream, record: Record, source: SourcePosition) -> None:
         """Report an output above the committed offset; if there is none, it may turn out to be deleted."""
@@ -326,8 +322,8 @@ class Comparison:
             return out.partition
         return place
 
-    def _compare(self, came: Row, topic: str, row: Row) -> None:
-        record, before = Record(*row), Record(*came)
+    def _compare(self, came: Row, topic: str, record: Record) -> None:
+        before = Record(*came)
         source = SourcePosition(self._facts.input, before.partition, before.offset)
         if topic == self._facts.output:
             wrong = wrong_output(before, record, source, self._facts.profiles)
@@ -351,13 +347,12 @@ class Comparison:
         for place, (stream, record) in lane.overdue():
             self._judge(stream, record, SourcePosition(self._facts.input, partition, *place), early=True)
 
-    def _phantom(self, topic: str, record: Record, partition: int, offset: int) -> None:
+    def _phantom(self, stream: Stream, record: Record, source: SourcePosition) -> None:
         if self._facts.compacted():
             self.replaced += 1
             return
-        evidence = f"its source {self._facts.input}[{partition}] offset {offset} is not a visible record "
-        location = topic, record.partition, record.offset
-        self._found.add(Name.PHANTOM, location, evidence + "(aborted, or never written)")
+        evidence = f"its source {at(source)} is not a visible record (aborted, or never written)"
+        self._found.add(Name.PHANTOM, (stream.topic, record.partition, record.offset), evidence)
 
     def input_ended(self) -> None:
         """Signal the end of the input: outputs that still wait for their input have none."""

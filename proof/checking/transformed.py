@@ -205,10 +205,9 @@ class TransformComparison(Comparison):
             more = ", or the function returns fewer records for it" if source.index else ""
             self._add(Name.DUPLICATE, stream, record, f"its source {source} came out before{more}")
         else:
-            self._phantom(stream.topic, record, source.partition, source.offset)
+            self._phantom(stream, record, source)
 
     def _wrong(self, stream: Stream, entry: _Pending, out: Record, source: SourcePosition) -> str | None:
-        """Return what is wrong with an expected record, or None."""
         if stream.topic == self._facts.dead_letter:
             return self._wrong_letter(entry, out, source)
         if isinstance(entry.answer, Reject):
