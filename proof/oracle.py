@@ -359,7 +359,6 @@ class Profiles:
 
 
 def _field(text: bytes, name: str) -> object:
-    """Return a field of a JSON object, or None."""
     try:
         found = orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -7,7 +7,7 @@ import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -188,19 +188,23 @@ def verify(connection: Connection, claim: PipelineUnderTest, deadline: Deadline,
     lines = Counter[tuple[str, int]]()
     acknowledged = Acknowledged(_counted(_entries(asked), lines), claim.input, claim.group)
     logs = snapshot(connection, claim, deadline, settled=asked.settled)
-    with _uncollected():
+    gc.disable()  # rows have no cycles, and searching for them takes a third of the time
+    try:
         # After the snapshot, so that the profiles of all its outputs are below the ends read now.
         profiles = None if asked.profiles is None else _profiles(connection, asked.profiles, deadline)
         requests = Deadline(deadline.budget_s)  # not the rest of the first one: profiles are read without a limit
         compacted = functools.partial(_is_compacted, connection, claim.input, logs.input, deadline.budget_s)
-        facts = _facts(claim, logs, asked, profiles, functools.cache(compacted))
-        checker = Checker(facts, acknowledged, oracle)
+        checker = Checker(_facts(claim, logs, asked, profiles, functools.cache(compacted)), acknowledged, oracle)
         unseen = _read(connection, claim, logs, checker, requests)
+    finally:
+        gc.enable()
     checker.finish()
     check_readers(_without_later(_entries(asked), lines), checker.layouts, checker.found, acknowledged)
     check_stalls(checker.endings.first_commit_ms, asked.bound_s, checker.found)
     for path in _files(asked):
-        check_secrets(str(path), _chunks(path), asked.canaries, checker.found)
+        with path.open("rb") as file:
+            chunks = iter(functools.partial(file.read, _CHUNK), b"")
+            check_secrets(str(path), chunks, asked.canaries, checker.found)
     check_fired(asked.needed, {**checker.counts, **asked.fired}, checker.found)
     holders = []
     if Name.HANGING in checker.found.totals:
@@ -210,16 +214,6 @@ def verify(connection: Connection, claim: PipelineUnderTest, deadline: Deadline,
     if asked.settled:
         return checker.report([*notes, *holders], [*doubts, *unseen])
     return checker.report([*notes, *unseen, *holders], doubts)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Disable garbage collection: rows have no cycles, and searching for them takes a third of the time."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _profiles(connection: Connection, topic: str, deadline: Deadline) -> Profiles:
@@ -381,7 +375,6 @@ def _raw_batches(raw: RawLogs, topic: str, logs: dict[int, LogOffsets], checker:
 
 
 def _offset_commits(batches: Iterator[OffsetBatch], log: LogOffsets, checker: Checker) -> Feed:
-    """Pass on the group's partition of `__consumer_offsets`."""
     yield 0.0
     while some := list(islice(batches, _OFFSET_BATCHES)):
         checker.offsets.take(some)
@@ -428,9 +421,3 @@ def _files(asked: VerifyOptions) -> Iterator[Path]:
         return
     for place in (*asked.artefacts, *((asked.journals,) if asked.journals else ())):
         yield from sorted(path for path in place.rglob("*") if path.is_file()) if place.is_dir() else [place]
-
-
-def _chunks(path: Path) -> Iterable[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            yield chunk

@@ -160,7 +160,6 @@ def _sink(results: Iterable[Result], way: str) -> list[Result]:
 
 
 def _store(results: Iterable[Result], store: str) -> list[Result]:
-    """Return the results of `make kills` for one store."""
     return [result for result in results if (result.path, result.target) == (STORE_KILLS, store)]
 
 

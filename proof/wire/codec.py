@@ -102,7 +102,6 @@ def correlation_id(reply: bytes) -> int:
 
 
 def _decoded(header: RequestHeader, frame: bytes, *, request: bool = False) -> Any:
-    """Decode a request, or the reply to one, with its header."""
     try:
         return message_class(header.api, request=request).decode(frame, version=header.version, header=True)
     except Exception as error:  # generated code raises anything on bytes that match no schema
