@@ -105,7 +105,7 @@ class _Control:
             except TypeError as error:
                 raise UsageError(f"shape: {error}; give latency_s, jitter_s, rate, loss or retransmit_s") from error
         elif "timeline" in order:
-            events = [event.document() for event in self._proxy.events()]
+            events = [event.document() for event in self._proxy.timeline.events()]
             _print_line({"timeline": events, "counts": self._proxy.timeline.counts()})
         else:
             self._change_trap(order)

@@ -306,9 +306,6 @@ class WireProxy:
     def connection(self) -> Connection:
         return Connection(self.bootstrap)
 
-    def events(self) -> list[Event]:
-        return self.timeline.events()
-
     def add(self, rule: Rule) -> Trap:
         """Activate a rule; after this returns, it sees every frame."""
         trap = Trap(rule, next(self._rules), self._loop, self._seed)

@@ -118,7 +118,7 @@ def experiment(
                 position = committed(reader, source, [0], Deadline(STEP_S))[0]
                 done[-1].position = None if position is None else position.offset
                 if number < _FRAMES_KEPT:
-                    frames.append(proxy.events())
+                    frames.append(proxy.timeline.events())
         for failure in proxy.failures:
             done[-1].trouble = done[-1].trouble or failure
     log = _log(connection, output)

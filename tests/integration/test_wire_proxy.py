@@ -96,7 +96,7 @@ def test_producers_consumers_and_both_admin_clients_work_behind_it(proxy: WirePr
     assert visible(proxy.connection, names.output) == 1
     markers = [batch.marker for batch in raw_batches(proxy.connection, names.output, 0, 0, 2, Deadline(20))]
     assert markers == [None, "commit"]
-    apis = {event.header.api for event in proxy.events()}
+    apis = {event.header.api for event in proxy.timeline.events()}
     assert apis == {
         Api.InitProducerId,
         Api.AddPartitionsToTxn,
@@ -112,7 +112,7 @@ def test_every_reply_of_the_timeline_follows_its_request(proxy: WireProxy, names
     """Paired by connection and correlation id; all without an error but the retriable ones."""
     write_and_commit(transaction(proxy, names), names)
     unanswered: set[tuple[int, int]] = set()
-    for event in proxy.events():
+    for event in proxy.timeline.events():
         key = (event.connection, event.header.correlation_id)
         if event.what == "request":
             unanswered.add(key)
@@ -153,7 +153,7 @@ def test_a_cut_connection_is_made_again_and_the_held_frame_can_still_arrive(prox
     rule.release()
     # The same epoch, the same end: the broker says yes once more, or that it is still busy with it.
     assert rule.answered(Deadline(20)).error in {0, CONCURRENT_TRANSACTIONS}
-    ends = [(e.connection, e.what) for e in proxy.events() if e.header.api == Api.EndTxn]
+    ends = [(e.connection, e.what) for e in proxy.timeline.events() if e.header.api == Api.EndTxn]
     assert [connection == held_connection for connection, what in ends if what == "request"] == [True, False]
 
 
