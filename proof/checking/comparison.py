@@ -134,6 +134,8 @@ class Comparison:
     ``oversized`` dead letters that only the limits of the run justify.
     """
 
+    several_outputs = False
+
     def __init__(self, facts: BrokerFacts, found: Findings, lanes: dict[int, InputPartition]) -> None:
         self._facts, self._found, self._lanes = facts, found, lanes
         # Outputs that name the profile they were enriched with need the full comparison.
@@ -242,7 +244,7 @@ class Comparison:
 
     def _match(self, stream: Stream, record: Record, source: SourcePosition) -> None:
         """Find the input of one downstream record, whose source is in the readable part of the input."""
-        lane, place = self._lanes[source.partition], (source.offset, source.index)
+        lane, place = self._lanes[source.partition], (source.offset, source.index if self.several_outputs else 0)
         if source.offset >= self._facts.position(source.partition):
             if place in lane.behind:
                 self._duplicate(stream, record, source)

@@ -117,7 +117,7 @@ class SeenSources:
 
 
 Place = tuple[int, int]
-"""An output's source in its partition: offset and index."""
+"""An output's source in its partition: offset, and index if an input may have several outputs."""
 
 
 class InputPartition:

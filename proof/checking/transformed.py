@@ -108,6 +108,8 @@ class _Pending:
 class TransformComparison(Comparison):
     """A `Comparison` for a function: any number of outputs per input; ``untellable``: those of differing answers."""
 
+    several_outputs = True
+
     def __init__(self, facts: BrokerFacts, found: Findings, lanes: dict[int, InputPartition], oracle: Oracle) -> None:
         super().__init__(facts, found, lanes)
         self.oracle = oracle

@@ -380,7 +380,7 @@ def test_a_duplicate_counts_in_whatever_output_partition_it_lies(first: str, cop
 
 @pytest.mark.parametrize(("indices", "name"), [((0, 1), "duplicate-output"), ((1,), "corrupt-output")])
 @pytest.mark.parametrize("first", ["input", "output"])
-def test_an_order_has_no_output_of_another_index(first: str, indices: tuple[int, ...], name: str) -> None:
+def test_an_order_has_one_output_whatever_its_index(first: str, indices: tuple[int, ...], name: str) -> None:
     """Only functions return several records for an input."""
     checker = new_checker(1)
     headers = [list(SourcePosition("in", 0, 0, index).headers()) for index in indices]
@@ -391,6 +391,15 @@ def test_an_order_has_no_output_of_another_index(first: str, indices: tuple[int,
     for step in sorted(steps, key=first.__ne__):
         steps[step]()
     assert named(checker) == {name: 1}
+
+
+def test_an_orders_second_output_is_a_duplicate_without_a_committed_offset_too() -> None:
+    """Whatever its index: only the first may be explained by an offset that was deleted."""
+    facts = BrokerFacts("in", "out", "dlq", {0: LogOffsets(0, 1, 3)}, {0: None}, 1)
+    checker = Checker(facts)
+    second = list(SourcePosition("in", 0, 0, 1).headers())
+    checker.output([output(0, 0), output(0, 1)._replace(headers=second)])
+    assert checker.found.totals == {Name.DUPLICATE: 1}
 
 
 @pytest.mark.parametrize(
