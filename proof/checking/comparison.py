@@ -20,7 +20,7 @@ from brew.records import (
     ERROR_REASON,
     ERROR_TOPIC,
 )
-from proof.checking.input_partition import BrokerFacts, Headers, InputPartition, Record, Row, Stream, at
+from proof.checking.input_partition import BrokerFacts, Early, Headers, InputPartition, Record, Row, Stream, at
 from proof.findings import Findings, Name
 from proof.oracle import Profiles, appended, key_hash, unjustified, wrong_enrichment
 
@@ -170,7 +170,7 @@ class Comparison:
                 continue
             count += 1
             if early and (offset, 0) in early:
-                stream, out = early.pop((offset, 0))
+                stream, out, _ = early.pop((offset, 0))
                 if stream.topic != self._facts.output or not self._exact[partition](row, out):
                     self._compare(row, stream.topic, out)
             elif self._downstream_open:
@@ -258,7 +258,7 @@ class Comparison:
             self._duplicate(stream, record, source)
         else:
             self._first_time(stream, record, source)
-            lane.early[place] = stream, record
+            lane.early[place] = Early(stream, record, stream.attempt)
 
     def _judge(self, stream: Stream, record: Record, source: SourcePosition, *, early: bool = False) -> None:
         """Compare an output with its input, which has been read if it is visible; ``early``: its order was checked."""
@@ -346,8 +346,10 @@ class Comparison:
         self._found.add(Name.LOST, (self._facts.input, partition, offset), evidence)
 
     def _overdue(self, lane: InputPartition, partition: int) -> None:
-        for place, (stream, record) in lane.overdue():
+        for place, (stream, record, attempt) in lane.overdue():
+            current, stream.attempt = stream.attempt, attempt  # its findings name its own producer
             self._judge(stream, record, SourcePosition(self._facts.input, partition, *place), early=True)
+            stream.attempt = current
 
     def _phantom(self, stream: Stream, record: Record, source: SourcePosition) -> None:
         if self._facts.compacted():

@@ -120,6 +120,14 @@ Place = tuple[int, int]
 """An output's source in its partition: offset, and index if an input may have several outputs."""
 
 
+class Early(NamedTuple):
+    """An output whose input is not read yet, and its transaction; None: written outside of transactions."""
+
+    stream: Stream
+    record: Record
+    attempt: Attempt | None
+
+
 class InputPartition:
     """
     Inputs and outputs of one partition that wait to be matched.
@@ -132,7 +140,7 @@ class InputPartition:
     def __init__(self, first: int) -> None:
         self.queue: deque[Row] = deque()
         self.passed: dict[int, Row] = {}
-        self.early: dict[Place, tuple[Stream, Record]] = {}
+        self.early: dict[Place, Early] = {}
         self.behind: set[Place] = set()
         self.below_start = SeenSources()
         self.read = first
@@ -166,7 +174,7 @@ class InputPartition:
             return next(iter(self.passed))
         return self.queue[0][1] if self.queue else self.read
 
-    def overdue(self) -> Iterator[tuple[Place, tuple[Stream, Record]]]:
+    def overdue(self) -> Iterator[tuple[Place, Early]]:
         """Remove and yield the early outputs below ``read``, with their places."""
         for place in [place for place in self.early if place[0] < self.read]:
             yield place, self.early.pop(place)
@@ -240,7 +248,11 @@ Wrote = Callable[[int, Attempt], None]
 
 
 class Stream:
-    """One downstream partition, whose raw batches come before their records; ``compacted``: some records are gone."""
+    """
+    One downstream partition, whose raw batches come before their records.
+
+    ``compacted``: some records are gone. ``attempt``: the transaction of the current record.
+    """
 
     def __init__(self, raw: RawLog, wrote: Wrote, layout: Layout | None, first: int) -> None:
         self.topic, self.partition = raw.topic, raw.partition
@@ -248,7 +260,7 @@ class Stream:
         self.layout = layout
         # (last offset, transaction) of each batch; None: written outside of transactions.
         self._spans: deque[tuple[int, Attempt | None]] = deque()
-        self._attempt: Attempt | None = None
+        self.attempt: Attempt | None = None
         self._outside = -1
         self._next = first
         self.compacted = False
@@ -260,7 +272,7 @@ class Stream:
     @property
     def key(self) -> Key | None:
         """The producer id and epoch that wrote the current record."""
-        return None if self._attempt is None else self._attempt.key
+        return None if self.attempt is None else self.attempt.key
 
     def batches(self, batches: Iterable[RawBatch]) -> None:
         """Take in raw batches in log order."""
@@ -297,7 +309,7 @@ class Stream:
         while spans and spans[0][0] < offset:
             spans.popleft()
         self.upto, attempt = spans[0] if spans else (offset, None)
-        self._attempt, self._outside = attempt, offset if spans and attempt is None else -1
+        self.attempt, self._outside = attempt, offset if spans and attempt is None else -1
         if attempt is not None and attempt.visible < 0:
             attempt.visible = offset
             if attempt.status == ABORT:
@@ -305,7 +317,7 @@ class Stream:
 
     def note(self, source_partition: int, lowest: int, highest: int, count: int) -> None:
         """Add ``count`` records with these sources to the current transaction."""
-        attempt = self._attempt
+        attempt = self.attempt
         if attempt is None:
             if self._outside >= 0:
                 self._raw.outside(self._outside)

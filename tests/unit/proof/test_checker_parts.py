@@ -10,7 +10,7 @@ from harness.histories import batch, gap_bytes, page_bytes, waiting_in
 
 from brew.cluster import RawBatch
 from brew.journal import Entry, Phase, Run, Step
-from proof.checking.input_partition import InputPartition, Layout, OffsetRanges, Row, SeenSources
+from proof.checking.input_partition import Early, InputPartition, Layout, OffsetRanges, Record, Row, SeenSources
 from proof.checking.journals import Acknowledged, check_fired, check_readers, check_secrets, check_stalls
 from proof.checking.transactions import Endings, RawLog
 from proof.findings import Finding, Findings, Name
@@ -51,7 +51,7 @@ def test_a_lane_gives_out_each_input_once_and_knows_which_were_visible() -> None
 
 def test_a_lane_waits_for_both_sides_until_it_forgets() -> None:
     inputs = input_partition(1, 2, 3, read=4)
-    inputs.early |= {(offset, 0): (Mock(), row(offset)) for offset in (7, 3, 4, 0)}
+    inputs.early |= {(offset, 0): Early(Mock(), Record(*row(offset)), None) for offset in (7, 3, 4, 0)}
     assert inputs.take(2) == row(2)
     assert waiting_in(inputs) == 6
     assert [waits[1] for waits in inputs.waiting()] == [1, 3]

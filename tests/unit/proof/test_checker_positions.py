@@ -393,6 +393,19 @@ def test_an_order_has_one_output_whatever_its_index(first: str, indices: tuple[i
     assert named(checker) == {name: 1}
 
 
+def test_an_output_that_is_read_before_its_input_is_told_with_its_own_producer() -> None:
+    """Not with that of the record that was read last."""
+    logs = {0: LogOffsets(0, 2, 2)}
+    checker = Checker(BrokerFacts("in", "out", "dlq", logs, {0: 2}, 1), None, Oracle("f", lambda record: record))
+    ends = [batch(1, 1, A, "commit"), batch(3, 1, X, "commit")]
+    checker.batches("out", 0, [batch(0, 1, A), ends[0], batch(2, 1, X), ends[1]])
+    checker.output([output(0, 0)._replace(value=b"wrong"), output(1, 2)])
+    checker.input([Record(0, offset, b"gold-1", ENRICHED, [], 1) for offset in (0, 1)])
+    assert [(one.name, one.offset, one.producer_id, one.epoch) for one in checker.found.first()] == [
+        (Name.CORRUPT, 0, *A)
+    ]
+
+
 def test_an_orders_second_output_is_a_duplicate_without_a_committed_offset_too() -> None:
     """Whatever its index: only the first may be explained by an offset that was deleted."""
     facts = BrokerFacts("in", "out", "dlq", {0: LogOffsets(0, 1, 3)}, {0: None}, 1)
