@@ -158,9 +158,5 @@ def _git(root: Path, *words: str) -> str | None:
 def versions() -> dict[str, str]:
     """Return the versions of client libraries, Spark, Python, and the sandbox's Kafka."""
     known = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    return known | {"python": platform.python_version(), "kafka": _kafka()}
-
-
-def _kafka() -> str:
     jars = [jar.stem for jar in dependencies.jars(Part.KAFKA, dependencies.home()) if jar.stem.startswith("kafka_")]
-    return jars[0].rpartition("-")[2] if jars else UNKNOWN
+    return known | {"python": platform.python_version(), "kafka": jars[0].rpartition("-")[2] if jars else UNKNOWN}

@@ -325,7 +325,7 @@ class _TryRun:
         except BrewError:
             self.writer.recover()
             self.end(self.begin(f"{attempt.name}-again"), step, count)
-        trap.caught(_soon())
+        trap.caught(Deadline(STEP_S))
 
     def end(self, attempt: Attempt, step: int, count: int = 0) -> None:
         """Write ``count`` records more, send the offset, and commit."""
@@ -337,14 +337,14 @@ class _TryRun:
     def too_late(self, trap: Trap) -> None:
         """Release the held frame and wait for the broker's reply to it."""
         trap.release()
-        self.result.late = trap.answered(_soon()).error
+        self.result.late = trap.answered(Deadline(STEP_S)).error
 
 
 def late_commit(run: _TryRun, trap: Trap) -> None:
     """F11: the first transaction's commit arrives inside the second one, which is then aborted and repeated."""
     first = run.begin("first", 2)
     run.end(first, 1)
-    trap.caught(_soon())
+    trap.caught(Deadline(STEP_S))
     run.begin("second", 1)
     run.too_late(trap)
     run.give_up()
@@ -355,7 +355,7 @@ def late_abort(run: _TryRun, trap: Trap) -> None:
     """F11: the first transaction's abort arrives inside the second one, which continues and commits."""
     run.begin("first", 1)
     run.give_up()
-    trap.caught(_soon())
+    trap.caught(Deadline(STEP_S))
     second = run.begin("second", 2)
     run.too_late(trap)
     run.finish(second, trap, 0, 1)
@@ -365,7 +365,7 @@ def late_offsets(run: _TryRun, trap: Trap) -> None:
     """F12: the first transaction's offset arrives inside the second one, after the second one's own."""
     first = run.begin("first", 1)
     run.send_offsets(first, 1)
-    trap.caught(_soon())
+    trap.caught(Deadline(STEP_S))
     run.commit(first)
     second = run.begin("second", 1)
     run.send_offsets(second, 2)
@@ -379,7 +379,7 @@ def late_offsets(run: _TryRun, trap: Trap) -> None:
 def late_records(run: _TryRun, trap: Trap) -> None:
     """F12: the first transaction's record batch arrives inside the second one, after one of its own batches."""
     first = run.begin("first", 1)
-    trap.caught(_soon())
+    trap.caught(Deadline(STEP_S))
     run.end(first, 1)
     second = run.begin("second", 1)
     run.too_late(trap)
@@ -389,7 +389,7 @@ def late_records(run: _TryRun, trap: Trap) -> None:
 def lost_records_reply(run: _TryRun, trap: Trap) -> None:
     """F13: the broker writes the batch, but its reply is lost; the client sends the batch again."""
     first = run.begin("first", 2)
-    trap.caught(_soon())
+    trap.caught(Deadline(STEP_S))
     run.result.late = 0  # the broker replied, but the reply was lost
     run.end(first, 1)
 
@@ -418,7 +418,3 @@ def run_script(proxy: WireProxy, writer: Writer, number: int, script: str) -> Tr
     finally:
         proxy.remove(trap)
     return run.result
-
-
-def _soon() -> Deadline:
-    return Deadline(STEP_S)
