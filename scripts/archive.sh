@@ -6,18 +6,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/story.sh
 source scripts/story.sh
 
-place=$(mktemp -d .jvm/archive-XXXXXX)
+own_broker archive .jvm
 python=.venv/bin/python
-clean_up() {
-    $python -m sandbox down --wipe --dir "$place" >/dev/null || true
-    rm -rf "$place"
-}
-trap clean_up EXIT
-
-bootstrap=$($python -m sandbox up --quick --port 0 --dir "$place" | sed -nE 's/^Kafka is up at ([^ ]+).*/\1/p')
 {
-    $python -m proof topics --bootstrap "$bootstrap"
-    $python -m proof seed --bootstrap "$bootstrap" --count 40
-    PYTHONPATH=. $python scripts/archive.py "$bootstrap" "$place/spark.jsa"
+    $python -m proof topics
+    $python -m proof seed --count 40
+    PYTHONPATH=. $python scripts/archive.py "$BOOTSTRAP" "$place/spark.jsa"
 } >"$place/log" 2>&1 || { cat "$place/log" >&2; exit 1; }
 mv "$place/spark.jsa" .jvm/spark.jsa

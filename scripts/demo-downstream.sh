@@ -5,23 +5,12 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 orders=${SEED_COUNT:-300}
-# The story picks its own topics, groups and stores; nothing that was set for another run may leak in.
-unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES SEED_COUNT CRASH_PROB CRASH_POINT CRASH_MODE STORE EFFECT_URL RECOMPUTE
-
-place=$(mktemp -d "${TMPDIR:-/tmp}/brew-demo-XXXXXX")
-chmod 711 "$place" # PostgreSQL does not run as root
-output=$place/output
 # shellcheck source=scripts/story.sh
 source scripts/story.sh
 
-clean_up() {
-    .venv/bin/python -m sandbox stores down --wipe --dir "$place" >/dev/null || true
-    .venv/bin/python -m sandbox down --wipe --dir "$place" >/dev/null || true
-    rm -rf "$place"
-}
-trap clean_up EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
+own_place brew-demo "${TMPDIR:-/tmp}"
+chmod 711 "$place" # PostgreSQL does not run as root
+trap '.venv/bin/python -m sandbox stores down --wipe --dir "$place" >/dev/null || true; clean_up' EXIT
 
 killed=137 # what a shell says of a program that died of SIGKILL
 
@@ -37,11 +26,10 @@ field() { sed -nE "s/^ *\"$1\": \"?([0-9.]+)\"?,?\$/\1/p" "$output" | head -n 1;
 
 tell "Start servers for this demo on free ports: Apache Kafka, PostgreSQL with fsync on, Redis with appendfsync always."
 run 0 .venv/bin/python -m sandbox up --quick --port 0 --dir "$place"
-BOOTSTRAP=$(sed -nE 's/^Kafka is up at ([^ ]+).*/\1/p' "$output")
+BOOTSTRAP=$(address_of Kafka <"$output")
 run 0 .venv/bin/python -m sandbox stores up --dir "$place"
-DATABASE_URL=$(sed -nE 's/^postgres is up at ([^ ]+).*/\1/p' "$output")
-REDIS_URL=$(sed -nE 's/^redis is up at ([^ ]+).*/\1/p' "$output")
-[[ -n $BOOTSTRAP && -n $DATABASE_URL && -n $REDIS_URL ]] || fail "the sandbox did not print the servers' addresses"
+DATABASE_URL=$(address_of postgres <"$output")
+REDIS_URL=$(address_of redis <"$output")
 export BOOTSTRAP DATABASE_URL REDIS_URL
 printf '%s$ export BOOTSTRAP=%s DATABASE_URL=%s REDIS_URL=%s%s\n' \
     "$dim" "$BOOTSTRAP" "$DATABASE_URL" "$REDIS_URL" "$plain"

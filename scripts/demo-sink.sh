@@ -7,5 +7,5 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/story.sh
 
 own_broker sink
-.venv/bin/python scripts/demo_sink.py --bootstrap "$bootstrap"
+.venv/bin/python scripts/demo_sink.py --bootstrap "$BOOTSTRAP"
 printf '\nThat took %s s. How it works: docs/guide/sink.md\n' "$SECONDS"

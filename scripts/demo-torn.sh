@@ -8,5 +8,5 @@ source scripts/story.sh
 
 own_broker torn
 printf '%s\n\n' "$told"
-.venv/bin/python -m proof torn --bootstrap "$bootstrap" --tries 2 --show
+.venv/bin/python -m proof torn --bootstrap "$BOOTSTRAP" --tries 2 --show
 printf '\nThat took %s s. For numbers: python -m proof torn --tries 100 (--writer strict --tries 1000).\n' "$SECONDS"

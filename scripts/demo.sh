@@ -5,22 +5,17 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 orders=${SEED_COUNT:-30}
-# The story picks its own topics and crashes; nothing that was set for another run may leak in.
-unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES SEED_COUNT CRASH_PROB CRASH_POINT CRASH_MODE
-
 # shellcheck source=scripts/story.sh
 source scripts/story.sh
 
 own_place demo
-output=$place/output
 
 # counts NUMBER MEANING: the last output speaks of exactly so many records.
 counts() { says "(^|[^0-9,.])$1 records" "$2"; }
 
 tell "Start a broker for this demo: Apache Kafka, one node, on a free port."
 run 0 .venv/bin/python -m sandbox up --quick --port 0 --dir "$place"
-BOOTSTRAP=$(sed -nE 's/^Kafka is up at ([^ ]+).*/\1/p' "$output")
-[[ -n $BOOTSTRAP ]] || fail "the sandbox did not print Kafka's address"
+BOOTSTRAP=$(address_of Kafka <"$output")
 export BOOTSTRAP
 printf '%s$ export BOOTSTRAP=%s%s\n' "$dim" "$BOOTSTRAP" "$plain"
 

@@ -1,26 +1,43 @@
 #!/usr/bin/env bash
-# How a story is told: commands shown, run, and held against what they have to say. Sourced; `run` and `says` need `output`, a file.
+# How a story is told: servers of its own, commands shown, run, and held against what they have to say. Sourced.
 
 # What was set for another cluster, or for runs of your own, does not fit a story's own broker; nor does a brew.toml here.
-unset CLIENT_CONFIG BREW_CLIENT_CONFIG TIERS PROFILES_TOPIC TRANSFORM ALSO_OUTPUT MASTER JOURNAL INPUT_TOPIC OUTPUT_TOPIC
-unset DLQ_TOPIC GROUP_ID SEED_TRANSACTIONAL FOLLOW STAND_BY SHARE PARTITIONS
+unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES BOOTSTRAP CLIENT_CONFIG BREW_CLIENT_CONFIG INPUT_TOPIC OUTPUT_TOPIC DLQ_TOPIC
+unset GROUP_ID TIERS PROFILES_TOPIC TRANSFORM ALSO_OUTPUT MASTER READER JOURNAL FOLLOW STAND_BY SHARE PARTITIONS PROBE_PORT
+unset NO_PROBES CRASH_PROB CRASH_POINT CRASH_MODE SEED_COUNT SEED_TRANSACTIONAL STORE EFFECT_URL RECOMPUTE
 export BREW_CONFIG=/dev/null
 
-# own_place NAME: sets `place`, a new folder; a broker that runs there is gone with it when the script ends, however it does.
+started=() # programs in the background, which end with the story
+
+# own_place NAME [FOLDER]: sets `place`, a new folder, and `output`, the file of `run`; the folder, a broker that runs
+# there and what is `started` are gone when the script ends, however it does.
 own_place() {
-    mkdir -p .sandbox
-    place=$(mktemp -d ".sandbox/$1-XXXXXX")
-    trap '.venv/bin/python -m sandbox down --wipe --dir "$place" >/dev/null || true; rm -rf "$place"' EXIT
+    mkdir -p "${2:-.sandbox}"
+    place=$(mktemp -d "${2:-.sandbox}/$1-XXXXXX")
+    output=$place/output
+    trap clean_up EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM
 }
 
-# own_broker NAME: the same with a broker in it; sets `bootstrap`, and `told` to what its start said.
+clean_up() {
+    [[ ${#started[@]} -eq 0 ]] || kill "${started[@]}" 2>/dev/null || true
+    wait || true
+    .venv/bin/python -m sandbox down --wipe --dir "$place" >/dev/null || true
+    rm -rf "$place"
+}
+
+# own_broker NAME [FOLDER]: the same with a broker in it; exports BOOTSTRAP, and sets `told` to what its start said.
 own_broker() {
-    own_place "$1"
+    own_place "$@"
     told=$(.venv/bin/python -m sandbox up --quick --port 0 --dir "$place")
-    bootstrap=$(sed -nE 's/^Kafka is up at ([^ ]+).*/\1/p' <<<"$told")
-    [[ -n $bootstrap ]] || { echo "the sandbox did not print Kafka's address" >&2 && exit 1; }
+    BOOTSTRAP=$(address_of Kafka <<<"$told")
+    export BOOTSTRAP
+}
+
+# address_of SERVER: reads what its start said.
+address_of() {
+    sed -nE "s/^$1 is up at ([^ ]+).*/\1/p" | grep . || fail "the sandbox did not print $1's address"
 }
 
 if [[ -t 1 && -z ${NO_COLOR:-} ]]; then

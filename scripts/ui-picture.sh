@@ -3,9 +3,6 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES BOOTSTRAP INPUT_TOPIC OUTPUT_TOPIC DLQ_TOPIC GROUP_ID CRASH_PROB CRASH_POINT
-unset CRASH_MODE FOLLOW STAND_BY SHARE READER JOURNAL PROBE_PORT NO_PROBES
-
 python=.venv/bin/python # in the background never through a function, whose process would end and leave it behind
 into=${UI_PICTURE:-docs/pictures/ui.png}
 orders=${SEED_COUNT:-90000}
@@ -13,23 +10,12 @@ size=${UI_SIZE:-1440,2300}
 browser=$(command -v chromium || command -v google-chrome) ||
     { echo "a picture needs chromium; scripts/setup-packages.sh browser installs it" >&2 && exit 3; }
 
-mkdir -p .sandbox "$(dirname "$into")"
-place=$(mktemp -d .sandbox/ui-XXXXXX)
-started=()
-clean_up() {
-    [[ ${#started[@]} -eq 0 ]] || kill "${started[@]}" 2>/dev/null || true
-    wait || true
-    $python -m sandbox down --wipe --dir "$place" >/dev/null || true
-    rm -rf "$place"
-}
-trap clean_up EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
+# shellcheck source=scripts/story.sh
+source scripts/story.sh
 
-$python -m sandbox up --quick --port 0 --dir "$place" | tee "$place/output"
-BOOTSTRAP=$(sed -nE 's/^Kafka is up at ([^ ]+).*/\1/p' "$place/output")
-[[ -n $BOOTSTRAP ]] || { echo "the sandbox did not print Kafka's address" >&2 && exit 1; }
-export BOOTSTRAP
+mkdir -p "$(dirname "$into")"
+own_broker ui
+echo "$told"
 
 seed() { $python -m proof seed "$@" >/dev/null; }
 crash() {

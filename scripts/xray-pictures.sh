@@ -3,9 +3,6 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES BOOTSTRAP INPUT_TOPIC OUTPUT_TOPIC DLQ_TOPIC GROUP_ID CRASH_PROB CRASH_POINT
-unset CRASH_MODE FOLLOW STAND_BY SHARE READER JOURNAL
-
 into=${XRAY_OUT:-docs/pictures}
 orders=${SEED_COUNT:-30}
 
@@ -15,8 +12,6 @@ source scripts/story.sh
 mkdir -p "$into"
 own_broker xray
 echo "$told"
-BOOTSTRAP=$bootstrap
-export BOOTSTRAP
 
 pipeline() { .venv/bin/python -m pipeline "$@"; }
 run() { pipeline run --master none --journal "$place/journal" "$@"; }
