@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from environment import FLINK, FRANZ, JVM_DIR, PEERS, QUIX, STREAMS
+from environment import FLINK, FRANZ, JVM_DIR, PEERS, QUIX, ROOT, STREAMS
 
 from brew.errors import Refused
 from brew.settings import Compilers, SparkSettings
@@ -78,19 +78,19 @@ def _pipeline(*words: str, program: Sequence[str] = ("-m", "pipeline", "run"), s
     return command
 
 
-def _sink(*, tuned: bool, json: str = "parse", kind: str = "spark", shuffle: bool = False) -> Command:
+def _sink(*, tuned: bool, query: str = "enrich", writers: str = "spark") -> Command:
     def command(topics: RunTopics, master: str, follow: bool) -> list[str]:
         long_run = spark_conf(SparkSettings(master, str(JVM_DIR)), Compilers.SECOND_LATE)
         java = java_options(long_run[_JAVA_OPTIONS], tuned=tuned)
         return [
-            *(sys.executable, str(Path(__file__).with_name("spark_sink.py"))),
+            *(sys.executable, str(ROOT / "scripts/sink_query.py"), "--query", query, "--writers", writers),
             *("--bootstrap", topics.bootstrap, "--input", topics.input, "--output", topics.output),
-            *("--checkpoint", str(topics.home / "checkpoint"), "--json", json, "--sink", kind),
-            *("--master", master, "--jvm-dir", str(JVM_DIR)),
+            *("--name", topics.output, "--checkpoint", str(topics.home / "checkpoint"), "--master", master),
+            # One micro-batch for all of the input: the best case for the rate. Spark's own number of partitions.
+            *("--most", "0", "--transaction-timeout", "600", "--conf", "spark.sql.shuffle.partitions=200"),
             # Options of the driver's JVM need Spark's launcher, which puts zip files on the workers' path.
             *("--conf", f"{_JAVA_OPTIONS}={java}", "--conf", "spark.python.daemon.module=brew.spark.daemon"),
             *(["--follow"] if follow else []),
-            *(["--shuffle"] if shuffle else []),
         ]
 
     return command
@@ -156,10 +156,10 @@ _SHUFFLED = "the query of spark-sink-tuned, its rows shuffled by key before they
 
 def _brew_sinks() -> Iterable[Contender]:
     """Measured like Spark's own sink: the position is a batch number, not an input offset."""
-    for kind, what in (("one", "one writer"), ("tasks", "tasks write")):
-        for suffix, query in (("", "tuned"), ("-shuffled", "shuffled")):
-            text = f"our ExactlyOnceSink ({what}) with the query of spark-sink-{query}, our JVM options"
-            command = _sink(tuned=True, kind=kind, shuffle=bool(suffix))
+    for kind, writers, what in (("one", "1", "one writer"), ("tasks", "tasks", "tasks write")):
+        for suffix, name in (("", "tuned"), ("-shuffled", "shuffled")):
+            text = f"our ExactlyOnceSink ({what}) with the query of spark-sink-{name}, our JVM options"
+            command = _sink(tuned=True, query=f"enrich{suffix}", writers=writers)
             without = POSITION | ORDER if suffix else POSITION
             yield _unsafe(f"spark-sink-brew-{kind}{suffix}", text, command, without=without)
 
@@ -188,8 +188,10 @@ CONTENDERS = {
         ),
         _unsafe("spark-sink", f"{_SINK}, the JVM as Spark starts it", _sink(tuned=False)),
         _unsafe("spark-sink-tuned", f"{_SINK}, our JVM options", _sink(tuned=True)),
-        _unsafe("spark-sink-concat", _CONCAT, _sink(tuned=True, json="concat")),
-        _unsafe("spark-sink-shuffled", _SHUFFLED, _sink(tuned=True, shuffle=True), without=TRANSACTIONS | ORDER),
+        _unsafe("spark-sink-concat", _CONCAT, _sink(tuned=True, query="enrich-concat")),
+        _unsafe(
+            "spark-sink-shuffled", _SHUFFLED, _sink(tuned=True, query="enrich-shuffled"), without=TRANSACTIONS | ORDER
+        ),
         *_brew_sinks(),
         *_peers(static=True),
         *_peers(static=False),

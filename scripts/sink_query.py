@@ -1,4 +1,8 @@
-"""A query through the sink, or through Spark's own, as a program that the campaign and tests kill."""
+"""
+A query through the sink, or through Spark's own, as a program: the campaign and tests kill it, benchmarks measure it.
+
+It starts as our sessions do. Without `--follow`, its trigger is `availableNow`: it drains the input and ends.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +26,8 @@ import brew
 from brew.cli import option, run
 from brew.jvm import dependencies
 from brew.names import SINK_BATCH, CrashMode, CrashPoint
+from brew.orders import DISCOUNTS, STANDARD
+from brew.readers.connector import _CONSUMER_CONF as READ_CLIENT
 from brew.settings import SparkSettings
 from brew.sink.batch import SinkCrash
 from brew.spark import session
@@ -30,6 +37,21 @@ _LOOK_S, _HOLD_S = 0.2, 0.01
 PARTITIONS = 4
 """Of the output: those of a cell (`proof.campaign.cell`)."""
 _POINTS = click.Choice([point.value for point in CrashPoint])
+Query = Callable[[DataFrame, Callable[[], DataFrame], Column], DataFrame]
+"""(records, another stream of the same input, value to write) -> rows."""
+_ORDER = (
+    "order_id STRING, customer_id STRING, item STRING, quantity INT, total_cents BIGINT, "
+    "store STRING, created_at STRING"
+)
+# As in brew.kafka.clients.producer, with the Java client's names.
+_WRITE_CLIENT = {
+    "acks": "all",
+    "enable.idempotence": "true",
+    "linger.ms": "5",
+    "batch.size": str(512 * 1024),
+    "buffer.memory": str(64 * 1024 * 1024),
+    "compression.type": "none",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +108,50 @@ def plain(records: DataFrame, _source: Callable[[], DataFrame], _value: Column) 
     return records.select("key", "value")
 
 
-QUERIES = {"count": counted, "plain": plain, "copy": copied, "keyed": keyed, "rand": scattered, "join": joined}
+def enriched(
+    records: DataFrame, _source: Callable[[], DataFrame], _value: Column, *, parse: bool = True, shuffle: bool = False
+) -> DataFrame:
+    """
+    Do the pipeline's work with SQL functions: key, enriched value, partition, headers with the source position.
+
+    Without ``parse`` the new fields are appended as text, and the input is trusted. With ``shuffle`` the rows are
+    shuffled by key, which then decides the output partition.
+    """
+    known = ", ".join(f"'{tier}'" for tier in DISCOUNTS)
+    prefix = "substring_index(string(key), '-', 1)"
+    tier = f"IF({prefix} IN ({known}), {prefix}, '{STANDARD}')"
+    cases = " ".join(f"WHEN '{name}' THEN {discount}D" for name, discount in DISCOUNTS.items())
+    rows = records.selectExpr("*", f"{tier} AS tier").selectExpr("*", f"CASE tier {cases} END AS discount")
+    if parse:
+        rows = rows.selectExpr("*", f"from_json(string(value), '{_ORDER}') AS o")
+        value = "to_json(struct(o.*, tier AS loyalty_tier, discount AS loyalty_discount))"
+    else:
+        opened = "substring(string(value), 1, length(string(value)) - 1)"
+        value = f"concat({opened}, ',\"loyalty_tier\":\"', tier, '\",\"loyalty_discount\":', discount, '}}')"
+    own = ", ".join(
+        f"named_struct('key', 'source.{name}', 'value', binary(string({name})))"
+        for name in ("topic", "partition", "offset")
+    )
+    headers = f"concat(coalesce(headers, array()), array({own})) AS headers"
+    rows = rows.selectExpr("key", f"{value} AS value", "partition", headers)
+    return rows.drop("partition").repartition("key") if shuffle else rows
+
+
+ENRICH: dict[str, Query] = {
+    "enrich": enriched,
+    "enrich-concat": partial(enriched, parse=False),
+    "enrich-shuffled": partial(enriched, shuffle=True),
+}
+"""The queries of the benchmarks, with the clients' settings of our own pipeline."""
+QUERIES: dict[str, Query] = {
+    "count": counted,
+    "plain": plain,
+    "copy": copied,
+    "keyed": keyed,
+    "rand": scattered,
+    "join": joined,
+    **ENRICH,
+}
 
 
 def sparks_in_batches(bootstrap: str, output: str) -> Callable[[DataFrame, int], None]:
@@ -103,9 +168,13 @@ def sparks_in_batches(bootstrap: str, output: str) -> Callable[[DataFrame, int],
 
 def stream(spark: SparkSession, told: dict[str, Any]) -> DataFrame:
     options = {"kafka.bootstrap.servers": told["bootstrap"], "subscribe": told["topic"], "startingOffsets": "earliest"}
+    if told["most"]:
+        options["maxOffsetsPerTrigger"] = str(told["most"])
+    if told["query"] in ENRICH:
+        options |= {f"kafka.{name}": value for name, value in READ_CLIENT.items()} | {"includeHeaders": "true"}
 
     def source() -> DataFrame:
-        return spark.readStream.format("kafka").options(**options, maxOffsetsPerTrigger=str(told["most"])).load()
+        return spark.readStream.format("kafka").options(**options).load()
 
     value = sf.lit("1")
     if told["slow_ms"]:  # row by row, in the JVM: Python receives rows in batches
@@ -127,7 +196,7 @@ def stream(spark: SparkSession, told: dict[str, Any]) -> DataFrame:
     help="Our sink with one writer (1) or with writing tasks (tasks); Spark's own sink (spark), with the batch number "
     "in a header (spark-in-batches).",
 )
-@option("--most", default=100, help="Maximum offsets per batch.")
+@option("--most", default=100, help="Maximum offsets per batch; 0: no maximum.")
 @option("--width", default=1, help="Length of a value in characters.")
 @option("--slow-ms", default=0, help="Milliseconds to spend on each row.")
 @option("--master", default="local[2]", help="Spark master.")
@@ -155,9 +224,9 @@ def query(follow: bool, conf: tuple[str, ...], **options: Any) -> None:
         mode = "update" if options["query"] == "count" else "append"
         writer = stream(spark, options).writeStream.outputMode(mode).option("checkpointLocation", options["checkpoint"])
         if options["writers"] == "spark":
-            writer = writer.format("kafka").options(
-                **{"kafka.bootstrap.servers": options["bootstrap"], "topic": options["output"]}
-            )
+            client = {f"kafka.{k}": v for k, v in _WRITE_CLIENT.items()} if options["query"] in ENRICH else {}
+            place = {"kafka.bootstrap.servers": options["bootstrap"], "topic": options["output"]}
+            writer = writer.format("kafka").options(**client, **place)
         elif options["writers"] == "spark-in-batches":
             writer = writer.foreachBatch(sparks_in_batches(options["bootstrap"], options["output"]))
         else:
@@ -183,6 +252,7 @@ def sink_of(options: dict[str, Any]) -> brew.ExactlyOnceSink:
         name=options["name"],
         topic=options["output"],
         writers=1 if options["writers"] == "1" else "tasks",
+        headers=options["query"] not in ENRICH,
         transaction_timeout_s=options["timeout_s"],
         _crash=crash,
     )

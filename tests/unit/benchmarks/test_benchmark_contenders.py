@@ -49,9 +49,9 @@ def test_every_contender_works_on_the_same_topics(name: str) -> None:
 
 
 def test_our_sink_differs_from_sparks_own_in_who_writes_alone() -> None:
-    sinks = {"spark": "spark-sink-tuned", "one": "spark-sink-brew-one", "tasks": "spark-sink-brew-tasks"}
+    sinks = {"spark": "spark-sink-tuned", "1": "spark-sink-brew-one", "tasks": "spark-sink-brew-tasks"}
     commands = [CONTENDERS[name].command(PLACE, MASTER, False) for name in sinks.values()]
-    assert [_options(command)["--sink"] for command in commands] == list(sinks)
+    assert [_options(command)["--writers"] for command in commands] == list(sinks)
     assert len({tuple(word for word in command if word not in sinks) for command in commands}) == 1
 
 
