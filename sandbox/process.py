@@ -150,6 +150,16 @@ class Identity:
             time.sleep(_LOOK_S)
         return True
 
+    def send_all(self, number: signal.Signals) -> list[psutil.Process]:
+        """Send a signal to the process and all its descendants; return those, or nothing if the process is gone."""
+        family: list[psutil.Process] = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if (process := self.process()) is not None:
+                family = [process, *process.children(recursive=True)]
+        for one in family:
+            Identity(one.pid, one.create_time()).send(number)
+        return family
+
     def stop(self, grace: Deadline) -> bool:
         """End the process with SIGTERM and, after ``grace``, SIGKILL; return False if it was already gone."""
         if not self.send(signal.SIGTERM):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import click
+import psutil
 
 from brew.cli import option
 from brew.deadline import Deadline
@@ -138,18 +139,15 @@ class SparkCluster:
 
     def kill(self, name: str) -> None:
         """Send SIGKILL to a process and all its descendants, as if its machine lost power."""
-        for process in self._tree(name):
-            process.kill()
+        psutil.wait_procs(self._send_all(name, signal.SIGKILL), timeout=_STOP_S)
         self._ended(name)
 
     def pause(self, name: str) -> None:
         """Send SIGSTOP: connections stay open, nothing responds."""
-        for process in self._tree(name):
-            process.send(signal.SIGSTOP)
+        self._send_all(name, signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
-        for process in self._tree(name):
-            process.send(signal.SIGCONT)
+        self._send_all(name, signal.SIGCONT)
 
     def restart(self, name: str) -> None:
         """Start a process again; a running one is shut down cleanly first."""
@@ -172,21 +170,20 @@ class SparkCluster:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _tree(self, name: str) -> list[Identity]:
+    def _send_all(self, name: str, number: signal.Signals) -> list[psutil.Process]:
         identity = self.state.processes.get(name)
-        if identity is None or (process := identity.process()) is None:
+        if identity is None or not (family := identity.send_all(number)):
             raise Refused(f"{_title(name)} is not running; `python -m sandbox spark status` shows what is")
-        return [identity, *(Identity(child.pid, child.create_time()) for child in process.children(recursive=True))]
+        return family
 
     def _stop(self, name: str) -> None:
-        if not self.alive(name):
+        identity = self.state.processes.get(name)
+        if identity is None or not identity.alive():
             return
-        tree = self._tree(name)
-        for identity in tree:
-            identity.send(signal.SIGCONT)
-        tree[0].stop(Deadline(_STOP_S))
-        for identity in tree[1:]:
-            identity.kill()
+        family = identity.send_all(signal.SIGCONT)
+        identity.stop(Deadline(_STOP_S))
+        for child in family[1:]:
+            Identity(child.pid, child.create_time()).kill()
         self._ended(name)
 
     def _ended(self, name: str) -> None:

@@ -124,7 +124,7 @@ class Store:
         """Shut the server down cleanly, keeping its data; return False if it was not running."""
         identity, was = self.state.identity, self.running()
         if identity is not None and was:
-            self._send(signal.SIGCONT)  # a paused child does not end, and its parent waits for it
+            identity.send_all(signal.SIGCONT)  # a paused child does not end, and its parent waits for it
             identity.send(self.stop_signal)
             if not identity.wait(Deadline(_STOP_S)):
                 self.kill()
@@ -133,12 +133,11 @@ class Store:
 
     def kill(self) -> None:
         """Send SIGKILL to the server and all its children, as if its machine lost power."""
-        if self.state.identity is not None:
+        if (identity := self.state.identity) is not None:
             # Stopped first: a server that replaces lost children would start new ones, which the list would miss.
-            self.state.identity.send(signal.SIGSTOP)
-        family = self._send(signal.SIGKILL)
-        # Wait until the pid is free: PostgreSQL checks it on start.
-        psutil.wait_procs(family, timeout=_STOP_S)
+            identity.send(signal.SIGSTOP)
+            # Wait until the pid is free: PostgreSQL checks it on start.
+            psutil.wait_procs(identity.send_all(signal.SIGKILL), timeout=_STOP_S)
         self._forget()
 
     def pause(self) -> None:
@@ -169,19 +168,8 @@ class Store:
         self.close(wipe=True)
 
     def _signal(self, number: signal.Signals) -> None:
-        if not self._send(number):
+        if self.state.identity is None or not self.state.identity.send_all(number):
             raise Refused(f"{self.name} is not running")
-
-    def _send(self, number: signal.Signals) -> list[psutil.Process]:
-        """Signal the server and all its children; return those that existed."""
-        process = self.state.identity.process() if self.state.identity else None
-        family: list[psutil.Process] = []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            family = [process, *process.children(recursive=True)] if process else []
-        for one in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                one.send_signal(number)
-        return family
 
     def _launch(self, *, ends_with_parent: bool) -> None:
         require_free(self.state.port)
