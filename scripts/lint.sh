@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Style, types, import arrows, shell files; runs all of them and fails if one did.
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
 failed=0
 check() {

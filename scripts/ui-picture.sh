@@ -23,7 +23,7 @@ crash() {
     $python -m pipeline run --master none --progress none --crash-prob 1.0 "$@" || code=$?
     [[ $code -eq 2 ]] || { echo "the crash ended with $code instead of 2" >&2 && exit 1; }
 }
-run=($python -m pipeline run --master none --progress none --max-records-per-transaction 40)
+run=("$python" -m pipeline run --master none --progress none --max-records-per-transaction 40)
 address() { # of the file that a program in the background writes to: the first address in it
     local found=
     for _ in $(seq 300); do
