@@ -8,8 +8,8 @@ Spark's workers take the transaction out, too, when they unpickle the run's sett
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
@@ -18,14 +18,14 @@ import brew.driver.run
 from brew.deadline import Deadline
 from brew.kafka.clients import Consumer, Producer, consumer, mapped, producer
 from brew.kafka.offsets import committed
-from brew.kafka.transaction import MESSAGE_MAX_BYTES, TransactionSettings
+from brew.kafka.transaction import MESSAGE_MAX_BYTES, KafkaTransaction, TransactionSettings
 from brew.names import READ_COMMITTED
 from brew.offsets import Committed
 from pipeline.__main__ import main
 
 
-class OutputThenOffsets:
-    """The port of `KafkaTransaction` without transactions; a partition's two clients serve all ranges."""
+class OutputThenOffsets(KafkaTransaction):
+    """The same port without transactions; a partition's two clients serve all ranges."""
 
     _kept: dict[tuple[str, int], tuple[Producer, Consumer]] = {}  # noqa: RUF012 - shared by all ranges on purpose
 
@@ -43,8 +43,10 @@ class OutputThenOffsets:
         self._producer, self._positions = self._kept[place]
         self.produce: Callable[..., None] = self._producer.produce
 
-    def mapped(self, step: str) -> AbstractContextManager[None]:
-        return mapped(step)
+    @contextmanager
+    def mapped(self, step: str) -> Iterator[None]:
+        with mapped(step):
+            yield
 
     def fence(self, deadline: Deadline) -> None:
         deadline.check("fence")
@@ -54,17 +56,6 @@ class OutputThenOffsets:
 
     def begin(self) -> None:
         self._producer.poll(0)
-
-    def make_room(self, deadline: Deadline) -> None:
-        self._producer.poll(min(0.05, deadline.remaining_s()))
-
-    def await_acks(self, deadline: Deadline) -> None:
-        self.flush(deadline)
-
-    def flush(self, deadline: Deadline) -> None:
-        with mapped("produce"):
-            while self._producer.flush(min(1.0, deadline.remaining_s())) > 0:
-                deadline.check("produce")
 
     def send_offsets(self, until: int, metadata: str, _deadline: Deadline) -> None:
         from brew.kafka.clients import TopicPartition  # noqa: PLC0415 - as a global it would be pickled by value
