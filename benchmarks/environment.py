@@ -25,8 +25,8 @@ from brew.connection import Connection
 from brew.deadline import Deadline
 from brew.errors import Refused
 from brew.journal import Entry, Phase, Step
-from brew.kafka import topics
-from brew.kafka.clients import admin, mapped
+from brew.kafka import cluster_admin, topics
+from brew.kafka.clients import admin
 from brew.kafka.topics import TopicSpec
 from brew.names import ExitCode
 from sandbox.kafka import Cluster, Settings
@@ -84,10 +84,7 @@ class BenchmarkCluster:
         program("proof", "seed", "--bootstrap", self.cluster.bootstrap, *options, records=records)
 
     def drop_topics(self, names: Sequence[str]) -> None:
-        client = admin(self.connection)
-        with mapped("delete topics"):
-            for future in client.delete_topics(list(names), operation_timeout=_ASK_S).values():
-                future.result()
+        cluster_admin.delete_topics(admin(self.connection), list(names), Deadline(_ASK_S))
 
     def count(self, topic: str, unique_by: str, records: int) -> dict[str, int]:
         """Return what `python -m downstream count` reports for a topic; duplicates are reported, not refused."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TypeVar
@@ -14,7 +14,7 @@ import psutil
 from contenders import Contender, RunTopics
 from environment import PARTITIONS, BenchmarkCluster, make_topics, program, step_timeout_s, touch
 from runs import Latency, Restart, Run, delays_ms, percentile
-from watch import EndOffsets, MemoryWatch, Tree, Usage, VisibilityWatch, first_record, open_records, throughput
+from watch import EndOffsets, MemoryWatch, Tree, Usage, VisibilityWatch, open_records, throughput
 
 from brew.connection import Connection
 from brew.deadline import Deadline
@@ -193,12 +193,12 @@ class Pacer(Background):
 
 
 class Receiver(Background):
-    """Reads a topic from its start with `read_committed`; ``received`` maps each key to its time."""
+    """Reads a topic from ``positions`` on with `read_committed`; ``received`` maps each key to its time."""
 
-    def __init__(self, connection: Connection, topic: str, group: str) -> None:
+    def __init__(self, connection: Connection, topic: str, group: str, positions: Mapping[int, int]) -> None:
         super().__init__("receiver")
         self._client = consumer(connection, group, READ_COMMITTED, **{"fetch.wait.max.ms": 20})
-        self._client.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
+        self._client.assign([TopicPartition(topic, p, offset) for p, offset in positions.items()])
         self.received: dict[bytes, float] = {}
         self.duplicates = 0
 
@@ -217,6 +217,11 @@ class Receiver(Background):
             else:
                 self.received[key] = now
 
+    def first(self, deadline: Deadline, what: str, *trees: Tree) -> float:
+        """Return when the first record came."""
+        _await(lambda: self.received, deadline, what, *trees, ended=_IN_LATENCY)
+        return min(self.received.values())
+
 
 def follow(
     cluster: BenchmarkCluster,
@@ -233,11 +238,11 @@ def follow(
     cluster.seed(source, _WAITING)
     topics = create_run_topics(cluster, contender, source, f"follow-{number}")
     touch()
-    with Receiver(cluster.connection, topics.output, f"{topics.group}.reader") as reader:
+    starts = dict.fromkeys(range(PARTITIONS), 0)
+    with Receiver(cluster.connection, topics.output, f"{topics.group}.reader", starts) as reader:
         started = time.monotonic()
         with Tree(contender.command(topics, master, True), topics.home) as tree, MemoryWatch(tree) as memory:
-            _await(lambda: reader.received, Deadline(_START_S), "the first record", tree, ended=_IN_LATENCY)
-            first = min(reader.received.values()) - started
+            first = reader.first(Deadline(_START_S), "the first record", tree) - started
             memory.sparing = True
             with Pacer(cluster.connection, source, per_s, _WAITING) as pacer:
                 _pause(tree, warm_s)
@@ -304,7 +309,9 @@ def restart(cluster: BenchmarkCluster, contender: Contender, master: str, record
         if not contender.stands_by:
             started = time.monotonic()
             other = ended.enter_context(Tree(command, topics.home))
-        first = first_record(cluster.connection, topics.output, stable, f"{topics.group}.reader", Deadline(_FIRST_S))
+        # A record, because a fence moves the last stable offset past aborted ones.
+        with Receiver(cluster.connection, topics.output, f"{topics.group}.reader", stable) as reader:
+            first = reader.first(Deadline(_FIRST_S), "the first record after a restart")
         usage = finish(cluster, contender, topics, other, step_timeout_s(records))
     verdict, duplicates = verified_after_kill(cluster, contender, topics, records)
     cluster.drop_topics([topics.output, topics.dead_letter])

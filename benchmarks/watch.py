@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -21,7 +21,7 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 from brew.connection import Connection
 from brew.deadline import Deadline, retry_until
 from brew.errors import BrewError, Refused
-from brew.kafka.clients import TopicPartition, admin, consumer, mapped
+from brew.kafka.clients import TopicPartition, admin, mapped
 from brew.names import READ_COMMITTED, READ_UNCOMMITTED
 from proof.campaign.programs import Background
 
@@ -102,22 +102,6 @@ def throughput(sights: Sequence[VisibilitySample], started: float, records: int)
     later = max(0, records - first.visible)
     rate = later / (last.at - first.at) if last.at > first.at and later else overall
     return Throughput(first.at - started, last.at - started, rate, overall)
-
-
-def first_record(
-    connection: Connection, topic: str, positions: Mapping[int, int], group: str, deadline: Deadline
-) -> float:
-    """Return when a `read_committed` reader gets a record: a fence moves the last stable offset past aborted ones."""
-    reader = consumer(connection, group, READ_COMMITTED, **{"fetch.wait.max.ms": 20})
-    try:
-        reader.assign([TopicPartition(topic, p, offset) for p, offset in positions.items()])
-        while True:
-            message = reader.poll(min(0.1, deadline.remaining_s()))
-            if message is not None and message.error() is None:
-                return time.monotonic()
-            deadline.check("the first record after a restart")
-    finally:
-        reader.close()
 
 
 def open_records(ends: EndOffsets) -> int:
