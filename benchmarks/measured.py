@@ -34,13 +34,13 @@ def kill_descendants() -> int:
     """Send SIGKILL to all descendants until none is left; return how many were killed."""
     killed: set[int] = set()
     for _ in range(100):
-        below = [p for p in psutil.Process().children(recursive=True) if p.pid not in killed]
-        if not below:
+        if not (below := psutil.Process().children(recursive=True)):
             break
         for process in below:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
             killed.add(process.pid)
+        psutil.wait_procs(below, timeout=0.05)
     return len(killed)
 
 

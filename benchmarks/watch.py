@@ -146,12 +146,7 @@ class Tree:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._launcher.stdin is not None:
-            self._launcher.stdin.close()  # measured.py kills the tree at the end of its input
-        try:
-            self._launcher.wait(_KILL_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        self.kill()
 
     def processes(self) -> list[psutil.Process]:
         """Return all processes of the command, including orphans, without `measured.py` itself."""
@@ -160,16 +155,14 @@ class Tree:
         return []
 
     def kill(self) -> None:
-        """Send SIGKILL to all processes, to `measured.py` last, because it adopts orphans meanwhile."""
-        deadline = Deadline(_KILL_S)
-        while alive := self.processes():
-            for process in alive:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
-            psutil.wait_procs(alive, timeout=0.05)
-            deadline.check("killing the pipeline")
-        self._launcher.kill()
-        self._launcher.wait(_KILL_S)
+        """Send SIGKILL to all processes, which `measured.py` does at the end of its input; it ends last."""
+        if self._launcher.stdin is not None:
+            self._launcher.stdin.close()
+        try:
+            self._launcher.wait(_KILL_S)
+        except subprocess.TimeoutExpired as error:
+            self._launcher.kill()
+            raise self.refused(f"not all of its processes ended within {_KILL_S:g} s of SIGKILL") from error
 
     def terminate(self) -> None:
         """Send SIGTERM to the command only, as a supervisor does; `wait` reports how it ended."""
