@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 import uuid
 from collections.abc import Iterator
@@ -146,7 +145,7 @@ def bench(bootstrap: str, count: int, interval_s: float, times: int, out: Path |
     measured = fold(count) | newcomer(connection, count) | take_overs(connection, interval_s, times)
     table = Table("what", "measured")
     for name, value in measured.items():
-        table.add_row(name, f"{value:,.3f}" if value < math.inf and value % 1 else f"{value:,.0f}")
+        table.add_row(name, f"{value:,.3f}" if value % 1 else f"{value:,.0f}")
     Console().print(table)
     if out is not None:
         save(out, {name: round(value, 4) for name, value in measured.items()})

@@ -30,7 +30,7 @@ import psutil
 from contenders import CONTENDERS, MASTER, Contender
 from environment import BenchmarkCluster, benchmark_cluster, machine, save
 from measure import create_run_topics, stop
-from watch import Tree, memory_parts
+from watch import Tree, memory_of
 
 from brew.deadline import Deadline
 
@@ -84,7 +84,7 @@ def follow(
 
 def weigh(processes: Sequence[psutil.Process], *, live: bool) -> Counter[str]:
     """Return bytes by role, and of all; with ``live`` also those of the JVM's objects after a collection."""
-    parts = memory_parts(processes)
+    parts, _ = memory_of(processes)
     parts[TOTAL] = parts.total()
     for process in processes if live else ():
         with contextlib.suppress(psutil.NoSuchProcess):  # idle workers end

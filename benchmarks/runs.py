@@ -50,13 +50,6 @@ def ratio(mine: Mapping[int, float], others: Mapping[int, float]) -> Spread | No
     return Spread.of(mine[number] / others[number] for number in sorted(mine.keys() & others.keys()) if others[number])
 
 
-def marginal(small: tuple[int, float], large: tuple[int, float]) -> float:
-    """Return the cost of one more record, from two (records, cost); the start-up cost cancels out."""
-    if large[0] <= small[0]:
-        raise ValueError(f"a difference needs more records than {small[0]}, got {large[0]}")
-    return (large[1] - small[1]) / (large[0] - small[0])
-
-
 def percentile(values: Sequence[float], share: float) -> float:
     """Return the nearest-rank percentile: the smallest value not exceeded by at least ``share`` (above 0) of all."""
     if not values or not 0 < share <= 1:
@@ -161,10 +154,17 @@ class Results:
         return ratio(self.by_round(mine, records, value), self.by_round(other, records, value))
 
     def cpu_us(self, name: str) -> float | None:
-        """Return CPU microseconds per record from the medians of largest and smallest backlog; None for one size."""
+        """
+        Return the CPU microseconds of one more record; None for one size.
+
+        From the medians of the largest and the smallest backlog: the start-up cost cancels out.
+        """
         spreads = {records: self.spread(name, records, lambda run: run.cpu_s) for records in self.counts()}
         costs = [(records, spread.middle) for records, spread in spreads.items() if spread]
-        return 1e6 * marginal(costs[0], costs[-1]) if len(costs) > 1 else None
+        if len(costs) < 2:
+            return None
+        (small, least_s), (large, most_s) = costs[0], costs[-1]
+        return 1e6 * (most_s - least_s) / (large - small)
 
 
 def save(results: Results, path: Path) -> None:

@@ -231,26 +231,23 @@ class MemoryWatch(Background):
 
     def weigh(self, processes: Sequence[psutil.Process] | None = None) -> None:
         found = self._tree.processes() if processes is None else processes
-        parts = memory_parts(found)
+        parts, resident = memory_of(found)
         if parts.total() > self.peak.total():
             self.peak = parts
-        self.resident_peak = max(self.resident_peak, resident(found))
+        self.resident_peak = max(self.resident_peak, resident)
 
 
-def resident(processes: Sequence[psutil.Process]) -> int:
-    total = 0
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            total += process.memory_info().rss
-    return total
+def memory_of(processes: Sequence[psutil.Process]) -> tuple[Counter[str], int]:
+    """
+    Return the bytes of PSS by role, and the sum of resident sizes.
 
-
-def memory_parts(processes: Sequence[psutil.Process]) -> Counter[str]:
-    """Return bytes of PSS by role: the first process is the driver, `java` the JVM, all others are Python workers."""
-    parts = Counter(driver=0, jvm=0, workers=0)
+    The first process is the driver, `java` the JVM, all others are Python workers.
+    """
+    parts, resident = Counter(driver=0, jvm=0, workers=0), 0
     for number, process in enumerate(processes):
         with contextlib.suppress(psutil.Error):
             role = "jvm" if process.name() == "java" else "workers" if number else "driver"
             memory = process.memory_full_info()
             parts[role] += getattr(memory, "pss", memory.uss)
-    return parts
+            resident += memory.rss
+    return parts, resident

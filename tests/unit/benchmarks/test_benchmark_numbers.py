@@ -23,8 +23,8 @@ from harness.waiting import await_ends, until
 from measure import roles
 from micro_batches import committed, fifths
 from results import draw, lines, panels, together, write
-from runs import Latency, Restart, Results, Run, Spread, delays_ms, load, marginal, percentile, ratio, rounds, save
-from watch import Throughput, Tree, VisibilitySample, resident, throughput
+from runs import Latency, Restart, Results, Run, Spread, delays_ms, load, percentile, ratio, rounds, save
+from watch import Throughput, Tree, VisibilitySample, memory_of, throughput
 
 from brew.cli import exit_code_of
 from brew.deadline import Deadline
@@ -75,7 +75,7 @@ def test_ratios_are_the_firsts_over_the_others_round_by_round(tmp_path: Path) ->
 
 def test_a_resident_page_counts_for_every_process_that_maps_it() -> None:
     mine = psutil.Process()
-    assert resident([mine, mine]) == pytest.approx(2 * mine.memory_info().rss, rel=0.05)
+    assert memory_of([mine, mine])[1] == pytest.approx(2 * mine.memory_info().rss, rel=0.05)
 
 
 _BURN = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
@@ -190,9 +190,9 @@ def test_a_ratio_is_taken_round_by_round() -> None:
 
 
 def test_the_start_falls_out_of_the_price_of_one_more_record() -> None:
-    assert marginal((1_000_000, 8.0), (4_000_000, 23.0)) == pytest.approx(5e-6)
-    with pytest.raises(ValueError, match="more records than 4000"):
-        marginal((4000, 1.0), (4000, 2.0))
+    runs = [_run("direct", 1_000_000, 1, 9.0, cpu_s=8.0), _run("direct", 4_000_000, 2, 9.0, cpu_s=23.0)]
+    assert replace(RESULTS, runs=runs).cpu_us("direct") == pytest.approx(5.0)
+    assert replace(RESULTS, runs=runs[:1]).cpu_us("direct") is None
 
 
 def test_a_percentile_is_a_value_that_was_measured() -> None:
