@@ -101,7 +101,7 @@ class Store:
         """Return the server's command line; it stays in the foreground."""
         raise NotImplementedError
 
-    def prepare(self, deadline: Deadline) -> None:
+    def prepare(self) -> None:
         """Create the data directory, if it is new."""
         raise NotImplementedError
 
@@ -174,7 +174,7 @@ class Store:
     def _launch(self, *, ends_with_parent: bool) -> None:
         require_free(self.state.port)
         self.home.mkdir(parents=True, exist_ok=True)
-        self.prepare(Deadline(_START_S))
+        self.prepare()
         self._started = ServerProcess(self.command(), self.log, ends_with_parent=ends_with_parent)
         self._write(replace(self.state, identity=self._started.identity))
         try:
@@ -231,7 +231,7 @@ class Postgres(Store):
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         return [*_as_user(), _program("postgres"), "-D", str(self.data), "-p", str(self.state.port), *options]
 
-    def prepare(self, deadline: Deadline) -> None:
+    def prepare(self) -> None:
         if (self.data / "PG_VERSION").exists():
             return
         # initdb writes PG_VERSION first: made under its own name, an interrupted start would leave a broken server.
@@ -248,9 +248,9 @@ class Postgres(Store):
         command += ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"]
         how: dict[str, Any] = {"cwd": "/", "stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
         try:
-            done = subprocess.run(command, timeout=max(0.001, deadline.remaining_s()), check=False, **how)
+            done = subprocess.run(command, timeout=_START_S, check=False, **how)
         except subprocess.TimeoutExpired as error:
-            late = f"initdb in {fresh} did not end within {deadline.budget_s:g} s"
+            late = f"initdb in {fresh} did not end within {_START_S:g} s"
             raise Refused(f"{late}; try again when the machine is less busy") from error
         if done.returncode != 0:
             raise Refused(f"initdb in {fresh} failed: {done.stderr.strip() or done.stdout.strip()}")
@@ -337,8 +337,7 @@ class Redis(Store):
         words = [[f"--{name}", *(value.split() or [""])] for name, value in settings.items()]
         return [program, "--dir", str(self.data), *(word for group in words for word in group)]
 
-    def prepare(self, deadline: Deadline) -> None:
-        deadline.check("starting Redis")
+    def prepare(self) -> None:
         self.data.mkdir(exist_ok=True)
 
     def answers(self) -> bool:
@@ -377,10 +376,9 @@ class Registry(Store):
         options = [f"-D{name}={value}" for name, value in settings.items()]
         return [dependencies.java(), *flags, *options, "-jar", str(runner)]
 
-    def prepare(self, deadline: Deadline) -> None:
+    def prepare(self) -> None:
         if any(self.data.glob(_RUNNER)):
             return
-        deadline.check("starting the registry")
         shutil.rmtree(self.data, ignore_errors=True)  # from an interrupted start
         fresh = Path(f"{self.data}.new")
         shutil.rmtree(fresh, ignore_errors=True)

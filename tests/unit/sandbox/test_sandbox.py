@@ -406,9 +406,8 @@ def test_a_server_has_its_whole_time_to_start_however_long_its_data_took(
     class Slow(store.Store):
         name, url = "slow", "slow:"
 
-        def prepare(self, deadline: Deadline) -> None:
+        def prepare(self) -> None:
             now[0] += 100
-            deadline.check("making data")
 
         def command(self) -> list[str]:
             return []
@@ -431,11 +430,13 @@ def test_a_database_whose_making_was_interrupted_is_made_again(tmp_path: Path, m
     for ending, budget_s, expected in (("exit 1", 30.0, "failed"), ("exec sleep 30", 0.5, "did not end within 0.5 s")):
         initdb.write_text(f'#!/bin/sh\ntouch "$2/PG_VERSION"\n{ending}\n')
         initdb.chmod(0o755)
+        monkeypatch.setattr(store, "_START_S", budget_s)
         with pytest.raises(Refused, match=expected):
-            database.prepare(Deadline(budget_s))
+            database.prepare()
         assert not database.data.exists()
     initdb.write_text('#!/bin/sh\ntouch "$2/PG_VERSION" "$2/whole"\n')
-    database.prepare(Deadline(10))
+    monkeypatch.setattr(store, "_START_S", 10.0)
+    database.prepare()
     assert (database.data / "whole").exists()
 
 
@@ -452,5 +453,5 @@ def test_the_user_of_roots_database_gets_to_it_whatever_the_umask(
     monkeypatch.setattr(store, "_require_way", lambda data, _account: modes.append(data.parent.stat().st_mode & 0o777))
     database = store.Postgres(tmp_path, store.State(1))
     database.home.mkdir(mode=0o700)
-    database.prepare(Deadline(10))
+    database.prepare()
     assert modes == [0o711]
