@@ -199,9 +199,7 @@ class Cluster:
                 node.identity.send(signal.SIGTERM)
         grace = Deadline(_STOP_GRACE_S)
         for node in self.layout.nodes:
-            if node.identity is not None:
-                node.identity.stop(grace)
-            self._forget(node.number)
+            self._stop(node.number, grace)
         return len(running)
 
     def close(self, *, wipe: bool = False) -> None:
@@ -240,9 +238,7 @@ class Cluster:
     def restart(self, *numbers: int) -> None:
         """Start brokers again (default: the first) on their ports and data; running ones are stopped cleanly first."""
         for number in numbers or (1,):
-            if (identity := self.layout.node(number).identity) is not None:
-                identity.stop(Deadline(_STOP_GRACE_S))
-            self._forget(number)
+            self._stop(number, Deadline(_STOP_GRACE_S))
         self._start([self.layout.node(number) for number in numbers or (1,)])
 
     def cut(self, number: int, others: Collection[int | str]) -> None:
@@ -265,6 +261,11 @@ class Cluster:
     def _signal(self, number: int, what: signal.Signals) -> None:
         if (identity := self.layout.node(number).identity) is None or not identity.send(what):
             raise Refused(f"broker {number} is not running")
+
+    def _stop(self, number: int, grace: Deadline) -> None:
+        if (identity := self.layout.node(number).identity) is not None:
+            identity.stop(grace)
+        self._forget(number)
 
     def _forget(self, number: int) -> None:
         if (started := self._started.pop(number, None)) is not None:
