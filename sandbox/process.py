@@ -157,7 +157,8 @@ class Identity:
             if (process := self.process()) is not None:
                 family = [process, *process.children(recursive=True)]
         for one in family:
-            Identity(one.pid, one.create_time()).send(number)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                Identity(one.pid, one.create_time()).send(number)
         return family
 
     def stop(self, grace: Deadline) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -183,7 +184,9 @@ class SparkCluster:
         family = identity.send_all(signal.SIGCONT)
         identity.stop(Deadline(_STOP_S))
         for child in family[1:]:
-            Identity(child.pid, child.create_time()).kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        psutil.wait_procs(family[1:], timeout=_STOP_S)
         self._ended(name)
 
     def _ended(self, name: str) -> None:
