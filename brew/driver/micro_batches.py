@@ -36,6 +36,7 @@ class MicroBatchLane:
         self._size = TransactionSize.at_most(
             self._settings.max_records_per_transaction, self._settings.transaction_timeout_s
         )
+        shared.busy_lanes.add(index)
 
     def run(self) -> None:
         """Cycle until drained or stopped; raises `Refused` if going on is unsafe, or without progress for too long."""
@@ -50,10 +51,12 @@ class MicroBatchLane:
                 if plan.drained:
                     return
                 if plan.ranges:
+                    self._shared.busy_lanes.add(self._index)
                     self._cycle(plan.ranges, {fact.partition: fact for fact in facts})
                 else:
                     self._wait(plan)
         finally:
+            self._shared.busy_lanes.discard(self._index)
             self._planner.close()
 
     def _plan(self) -> tuple[Plan, list[PartitionFacts]]:
@@ -119,8 +122,9 @@ class MicroBatchLane:
         """Wait for new records, or for an open upstream transaction to end."""
         if plan.blocked:
             self._planner.survey.report_blocking_transactions(plan.blocked)
+        self._shared.busy_lanes.discard(self._index)
         # A refusal would end the run before the other lanes have written what is visible.
-        self._planner.idle(plan, others_work=bool(self._shared.running))
+        self._planner.idle(plan, others_work=bool(self._shared.busy_lanes))
         self._shared.stop.wait(self._settings.poll_interval_s)
 
 

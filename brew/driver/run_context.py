@@ -275,9 +275,10 @@ class RunContext:
     """
     Shared state of one run.
 
-    ``running``: partition -> range that may have an open transaction now. ``replaced``: another driver works now, and
-    fences open transactions. ``lost``: ranges whose worker is gone; their transactions may be open until the next
-    attempt fences them. ``member_check_due``: when to check the group for members.
+    ``running``: partition -> range that may have an open transaction now. ``busy_lanes``: lanes of the connector that
+    have work, or have not looked for it yet. ``replaced``: another driver works now, and fences open transactions.
+    ``lost``: ranges whose worker is gone; their transactions may be open until the next attempt fences them.
+    ``member_check_due``: when to check the group for members.
     """
 
     preflight: PreflightResult
@@ -286,6 +287,7 @@ class RunContext:
     view: ProgressView
     crashed: list[Outcome] = field(default_factory=list)
     running: dict[int, OffsetRange] = field(default_factory=dict)
+    busy_lanes: set[int] = field(default_factory=set)
     lost: dict[int, OffsetRange] = field(default_factory=dict)
     replaced: threading.Event = field(default_factory=threading.Event)
     ownership: Ownership = field(default_factory=Ownership)

@@ -307,18 +307,40 @@ def test_a_lane_that_upstream_holds_back_gives_up(monkeypatch: pytest.MonkeyPatc
     assert run.survey.blocked == [0, 1]
 
 
-def test_a_lane_that_upstream_holds_back_waits_for_the_transactions_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lane_that_upstream_holds_back_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """The refusal would end the run before the other lane has written what is visible."""
     run = Run(monkeypatch, blocked_patience_s=10.0, lanes=2)
-    run.shared.running[1] = OffsetRange("in", 1, 0, END)
+    other = MicroBatchLane(run.shared, run.engine, 1, OrderEnrichment(Limits()))  # it has not looked for work yet
     give_up, plan = run.lane._planner._give_up, Plan((), {0: 0}, drained=False)
     give_up._last_progress -= 11.0
     run.lane._wait(plan)
-    del run.shared.running[1]
-    run.lane._wait(plan)
     give_up._last_progress -= 11.0
+    other._wait(Plan((), {1: 0}, drained=False))
     with pytest.raises(Refused, match=r"partitions \[0\] of in were held back"):
         run.lane._wait(plan)
+
+
+@pytest.mark.parametrize("stable", [0, END])
+def test_a_lane_is_busy_while_it_has_work(monkeypatch: pytest.MonkeyPatch, stable: int) -> None:
+    """Or another one, held back by upstream, would end the run between two of its cycles."""
+    run, at_execution, at_wait = Run(monkeypatch), list[set[int]](), list[set[int]]()
+    run.survey.stable, wait = stable, run.shared.stop.wait
+
+    def note(one: OffsetRange) -> Outcome:
+        at_execution.append(set(run.shared.busy_lanes))
+        return committed(one)
+
+    def pause(seconds: float) -> bool:
+        at_wait.append(set(run.shared.busy_lanes))
+        run.survey.stable = END
+        return wait(seconds)
+
+    run.engine.rounds = [note]
+    monkeypatch.setattr(run.shared.stop, "wait", pause)
+    assert run.shared.busy_lanes == {0}
+    run.drain()
+    assert (at_execution, run.shared.busy_lanes) == ([{0}] * 2, set())
+    assert at_wait[0] == (set() if stable == 0 else {0})
 
 
 def test_too_many_rejected_end_a_lane_after_their_commits(monkeypatch: pytest.MonkeyPatch) -> None:
