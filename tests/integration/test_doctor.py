@@ -234,7 +234,7 @@ def test_a_look_asks_for_the_first_record_once_as_long_as_the_position_stands_st
         stage.produce(stage.names.input, (0, b"gold-1", b'{"customer_id":"c-1"}'))
         assert observer.snapshot(Deadline(20))[0].oldest_ms >= ages[0]
     assert fetches == [(0, 0), (0, 1)]
-    with Observer(stage.connection, stage.names.input, stage.names.group, exact=100, ages=False) as observer:
+    with closing(Observer(stage.connection, stage.names.input, stage.names.group, 100, ages=False)) as observer:
         assert observer.snapshot(Deadline(20))[0].oldest_ms is None
     assert len(fetches) == 2
 
