@@ -135,10 +135,10 @@ def test_who_never_reaches_its_store_is_not_ready_and_gives_up(ledger: LedgerSta
         "redis-script": partial(in_redis.command, kind),
     }
     command = commands[kind]()
-    with probed([*command, "--patience-s", "2"]) as run:
-        run.until(all_blocked, "all of it waits")
+    with probed([*command, "--patience-s", "5"]) as run:  # time to look before it gives up
+        blocked = run.until(all_blocked, "all of it waits")
         assert (run.code("/livez"), run.code("/readyz")) == (200, 503)
-        assert str(port) in run.status().ready.reason
+        assert str(port) in blocked.ready.reason
         ran = run.program.wait(20)
     assert ran.code == 3
     assert "--patience-s" in ran.err
