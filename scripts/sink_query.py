@@ -88,8 +88,12 @@ def copied(records: DataFrame, _source: Callable[[], DataFrame], value: Column) 
 
 
 def scattered(records: DataFrame, _source: Callable[[], DataFrame], value: Column) -> DataFrame:
-    """Write each record to a random partition: a retry's rows go elsewhere than those of the attempt before."""
-    return records.select(*_row(value), (sf.rand() * PARTITIONS).cast("int").alias("partition"))
+    """
+    Write each record to a random partition: a retry's rows go elsewhere than those of the attempt before.
+
+    Shuffled, or writing tasks would meet in one partition, and only a retry would reach the later crash points.
+    """
+    return records.repartition(PARTITIONS).select(*_row(value), (sf.rand() * PARTITIONS).cast("int").alias("partition"))
 
 
 def joined(records: DataFrame, source: Callable[[], DataFrame], value: Column) -> DataFrame:
