@@ -75,14 +75,27 @@ class Records:
     names: Sequence[tuple[str, int]]
 
 
-SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("count", pa.int32()), ("records", pa.binary())])
+SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("count", pa.int32()),
+        ("size", pa.int32()),
+        ("records", pa.binary()),
+    ]
+)
+"""``size``: of ``records`` before they were compressed for a shuffle; 0: they are not."""
+_CODEC = pa.Codec("lz4_raw")
 
 
-def encoded(rows: Records, own: Sequence[tuple[str, bytes | None]], most: int) -> pa.RecordBatch:
+def encoded(
+    rows: Records, own: Sequence[tuple[str, bytes | None]], most: int, *, compress: bool = False
+) -> pa.RecordBatch:
     """
     Encode records as batches of ``SCHEMA``: each of one partition, in order, and about ``most`` bytes at most.
 
-    ``own``: headers to append to each record. All records together must have less than 2 GiB.
+    ``own``: headers to append to each record. ``compress``: for a shuffle; `batches_of` undoes it. All records together
+    must have less than 2 GiB.
     """
     total = len(rows.destinations)
     if not total:
@@ -101,20 +114,28 @@ def encoded(rows: Records, own: Sequence[tuple[str, bytes | None]], most: int) -
     if order is not None:
         joined = joined.take(pa.array(order))
     found = [rows.names[destination] for destination in destinations[cuts[:-1]].tolist()]
+    offsets = _offsets(joined)[cuts].astype(np.int32)
+    records, sizes = _binary(pa.binary(), offsets, joined), np.zeros(len(counts), np.int32)
+    if compress:
+        records = pa.array([_CODEC.compress(cell.as_buffer(), asbytes=True) for cell in records], pa.binary())
+        sizes = np.diff(offsets)
     columns = [
         pa.array([topic for topic, _ in found], pa.string()),
         pa.array([partition for _, partition in found], pa.int32()),
         pa.array(counts, pa.int32()),
-        _binary(pa.binary(), _offsets(joined)[cuts].astype(np.int32), joined),
+        pa.array(sizes),
+        records,
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
 def batches_of(encoded: pa.RecordBatch, timestamp_ms: int) -> Iterator[ArrowBatch]:
     """Yield the batches of `encoded`, ready to send; all records get this timestamp."""
-    columns = (encoded.column(name).to_pylist() for name in ("topic", "partition", "count"))
-    for topic, partition, count, records in zip(*columns, encoded.column("records"), strict=True):
-        yield ArrowBatch(topic, partition, memoryview(records.as_buffer()), count, timestamp_ms)
+    columns = (encoded.column(name).to_pylist() for name in ("topic", "partition", "count", "size"))
+    for topic, partition, count, size, cell in zip(*columns, encoded.column("records"), strict=True):
+        # One at a time: all batches of a chunk may be many times larger than the chunk.
+        records = _CODEC.decompress(cell.as_buffer(), size) if size else cell.as_buffer()
+        yield ArrowBatch(topic, partition, memoryview(records), count, timestamp_ms)
 
 
 def _parts(rows: Records, own: Sequence[tuple[str, bytes | None]]) -> tuple[list[Any], Array]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _LONGEST_S = 24 * 3600.0
 """For a batch's Spark job, which has no limit of its own; the transaction time-out applies from the first row on."""
-_ENCODED = "topic string, partition int, count int, records binary"
+_ENCODED = "topic string, partition int, count int, size int, records binary"
 _SPECULATION = "spark.speculation"
 _OUT_OF_ORDER = "OutOfOrderSequenceNumber"
 """Two writers of one partition count its sequence numbers separately; brokers refuse one that is not the next."""
@@ -92,7 +92,10 @@ class SharedWriter:
         frame = _without_null_headers(frame)
         shuffled = self._always_shuffle or not _stays(frame)
         task = functools.partial(write_share, job, epoch, None if shuffled else encode, speculation=speculation)
-        ready = _shuffled(in_few_tasks(frame).mapInArrow(encode, _ENCODED), known) if shuffled else frame
+        ready = frame
+        if shuffled:
+            encode = functools.partial(encode, compress=True)
+            ready = _shuffled(in_few_tasks(frame).mapInArrow(encode, _ENCODED), known)
         rows = ready.mapInArrow(task, RESULT_SCHEMA).collect()
         shares = [Result.decoded(bytes(row.result)) for row in rows]
         checked(shares)
@@ -155,7 +158,7 @@ def _shuffled(encoded: DataFrame, known: Mapping[str, int]) -> DataFrame:
     """
     Shuffle record batches so that those of each output partition are in one task.
 
-    They are built before the shuffle, which is cheaper for a few large rows than for all of them.
+    They are built and compressed before the shuffle, which is cheaper for a few large rows than for all of them.
     """
     writers: Column | int = encoded.sparkSession.sparkContext.defaultParallelism
     share = sf.col("partition")

@@ -41,9 +41,13 @@ def partition_count(job: BatchJob, epoch: SharedEpoch, known: Mapping[str, int],
 
 
 def encoded_rows(
-    job: BatchJob, count_of: Callable[[str], int], batches: Iterator[pa.RecordBatch]
+    job: BatchJob, count_of: Callable[[str], int], batches: Iterator[pa.RecordBatch], *, compress: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Encode rows as Kafka's record batches; an error becomes a row without a topic that holds its description."""
+    """
+    Encode rows as Kafka's record batches; an error becomes a row without a topic that holds its description.
+
+    ``compress``: for a shuffle.
+    """
     from brew.kafka.arrow_batches import SCHEMA, Records, encoded  # noqa: PLC0415 - aiokafka, only for writers
 
     tune_worker()
@@ -57,9 +61,9 @@ def encoded_rows(
                     checked_headers(columns["headers"])
                 destinations, names = destinations_of(rows, job.topic, count_of)
                 records = Records(columns["value"], columns.get("key"), columns.get("headers"), destinations, names)
-                yield encoded(records, job.sink_headers, min(_BATCH_BYTES, job.batch_bytes // 2))
+                yield encoded(records, job.sink_headers, min(_BATCH_BYTES, job.batch_bytes // 2), compress=compress)
             except BrewError as error:
-                refused = {"topic": None, "partition": 0, "count": 0, "records": Result.of(error).encoded()}
+                refused = {"topic": None, "partition": 0, "count": 0, "size": 0, "records": Result.of(error).encoded()}
                 yield pa.RecordBatch.from_pylist([refused], SCHEMA)
 
 

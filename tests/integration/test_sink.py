@@ -264,8 +264,8 @@ def test_a_task_that_miscounts_its_records_ends_the_batch(
     """Brokers compare the count in a record batch with its records; a task reports the sum of these counts."""
     it, encode = make("tasks"), shared.encoded_rows
 
-    def miscount(*arguments: Any) -> Iterator[pa.RecordBatch]:
-        for batch in encode(*arguments):
+    def miscount(*arguments: Any, **options: Any) -> Iterator[pa.RecordBatch]:
+        for batch in encode(*arguments, **options):
             counts = pa.array([count + wrong_by for count in batch["count"].to_pylist()], pa.int32())
             yield batch.set_column(2, batch.schema.field("count"), counts)
 
@@ -305,18 +305,37 @@ def test_rows_without_headers_reach_the_tasks_with_an_empty_list(make: Any, monk
     """With null, Spark's look at an Arrow batch's size after each row is quadratic (`_without_null_headers`)."""
     it, encoded_rows = make("tasks"), shared.encoded_rows
 
-    def refuse_nulls(*arguments: Any) -> Iterator[pa.RecordBatch]:
+    def refuse_nulls(*arguments: Any, **options: Any) -> Iterator[pa.RecordBatch]:
         *rest, batches = arguments
         looked = list(batches)
         if any(batch.column("headers").null_count for batch in looked):
             raise ValueError("headers are null")
-        yield from encoded_rows(*rest, iter(looked))
+        yield from encoded_rows(*rest, iter(looked), **options)
 
     it.feed(90)
     rows = it.copied().withColumn("headers", sf.lit(None).cast("array<struct<key:string,value:binary>>"))
     with monkeypatch.context() as patch:
         patch.setattr(shared, "encoded_rows", refuse_nulls)
         it.run(rows, it.sink(headers=False))
+    assert it.values() == numbers(90)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_record_batches_are_compressed_for_a_shuffle_and_only_there(
+    make: Any, monkeypatch: pytest.MonkeyPatch, shuffle: bool
+) -> None:
+    it, encoded_rows = make("tasks"), shared.encoded_rows
+
+    def checked(*arguments: Any, **options: Any) -> Iterator[pa.RecordBatch]:
+        for batch in encoded_rows(*arguments, **options):
+            if any((size > 0) != shuffle for size in batch.column("size").to_pylist()):
+                raise ValueError(f"sizes {batch.column('size')}, shuffle: {shuffle}")
+            yield batch
+
+    it.feed(90)
+    with monkeypatch.context() as patch:
+        patch.setattr(shared, "encoded_rows", checked)
+        it.run(it.source().select("key", "value", *([] if shuffle else ["partition"])), it.sink())
     assert it.values() == numbers(90)
 
 

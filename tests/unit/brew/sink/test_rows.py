@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from aiokafka.partitioner import murmur2
 from aiokafka.record import MemoryRecords
@@ -243,16 +244,18 @@ def read(batch: ArrowBatch) -> list[tuple[Any, ...]]:
     return [(one.value, one.key, list(one.headers), one.timestamp, one.offset) for one in records_read]
 
 
-def sent(rows: Records, most: int, own: Any = OWN) -> list[ArrowBatch]:
-    batches = list(batches_of(encoded(rows, own, most), NOW))
+def sent(rows: Records, most: int, own: Any = OWN, *, compress: bool = False) -> list[ArrowBatch]:
+    batches = list(batches_of(encoded(rows, own, most, compress=compress), NOW))
     for number, batch in enumerate(batches):
         batch._set_producer_state(4711, 7, number)
     return batches
 
 
-@given(ROWS, st.integers(1, 2000), st.integers(0, 2))
-def test_records_are_read_as_they_were_written_each_place_in_its_order(rows: list[Row], most: int, before: int) -> None:
-    batches = sent(columns(rows, before=before), most)
+@given(ROWS, st.integers(1, 2000), st.integers(0, 2), st.booleans())
+def test_records_are_read_as_they_were_written_each_place_in_its_order(
+    rows: list[Row], most: int, before: int, compress: bool
+) -> None:
+    batches = sent(columns(rows, before=before), most, compress=compress)
     for number, place in enumerate(NAMES):
         mine = [one for one in batches if (one.topic, one.partition) == place]
         records_read = [record[:3] for one in mine for record in read(one)]
@@ -347,3 +350,7 @@ def test_batches_are_the_same_behind_a_shuffle() -> None:
     assert [bytes(one.records) for one in pieces] == [bytes(one.records) for one in batches_of(batch, NOW)]
     large = pa.schema([one.with_type(pa.large_binary()) if one.name == "records" else one for one in SCHEMA])
     assert [bytes(one.records) for one in batches_of(batch.cast(large), NOW)] == [bytes(one.records) for one in pieces]
+    small = encoded(columns(rows), OWN, 300, compress=True)
+    assert [bytes(one.records) for one in batches_of(small, NOW)] == [bytes(one.records) for one in pieces]
+    bytes_of = [int(pc.sum(pc.binary_length(one.column("records"))).as_py()) for one in (small, batch)]
+    assert bytes_of[0] < bytes_of[1] / 2
