@@ -45,12 +45,9 @@ class RunSettings:
 
 def run(cell: Cell, seed: int, cluster: ExternalCluster, settings: RunSettings) -> Result:
     """Run a cell; unless it is proven, its artefacts stay in its folder."""
-    began, clock = datetime.now(UTC), Deadline(cell.limit_s * settings.slack)
     if cell.experiment is not None:
-        cluster.restore(Deadline(_WHOLE_S))
-        began = datetime.now(UTC)
-        found = cell.experiment(cluster.bootstrap, seed, settings.kills)
-        return Result(**{**_about(cell, seed, began), "bound_s": cell.bound_s, "expected": cell.expected, **found})
+        return _experiment(cell, cell.experiment, seed, cluster, settings.kills)
+    began, clock = datetime.now(UTC), Deadline(cell.limit_s * settings.slack)
     folder = settings.folder / f"{cell.name}-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -71,6 +68,22 @@ def run(cell: Cell, seed: int, cluster: ExternalCluster, settings: RunSettings) 
     if result.verdict == PROVEN and not settings.keep:
         shutil.rmtree(folder, ignore_errors=True)
     return result
+
+
+def _experiment(
+    cell: Cell,
+    experiment: Callable[[str, int, int], Mapping[str, Any]],
+    seed: int,
+    cluster: ExternalCluster,
+    kills: int,
+) -> Result:
+    judged, found, began = Judgement(), dict[str, Any](), datetime.now(UTC)
+    phase = partial(_run_phase, judged=judged, control=cell.expected == VIOLATED)
+    if phase(lambda: cluster.restore(Deadline(_WHOLE_S))):
+        began = datetime.now(UTC)
+        phase(lambda: found.update(experiment(cluster.bootstrap, seed, kills)))
+    found = found or {"verdict": judged.verdict, "anomalies": judged.anomalies, "doubts": judged.doubts}
+    return Result(**{**_about(cell, seed, began), "bound_s": cell.bound_s, "expected": cell.expected, **found})
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import signal
 import sys
 import threading
 import time
@@ -24,7 +25,7 @@ from brew.kafka.log_reader import LogRecord, Row, scan
 from brew.names import READ_COMMITTED, SINK_BATCH, CrashPoint, SinkTransactionalId
 from proof.campaign.effects import OPEN
 from proof.campaign.programs import ROOT, Background, Program, repeated
-from proof.campaign.stage import CellEnvironment, StalledError
+from proof.campaign.stage import CellEnvironment, FaultMissedError, StalledError
 from proof.checking.sink_batches import NO_BATCH, BatchHistory, SeenRow
 
 COUNT, COPY, KEYED, RAND, JOIN = "count", "copy", "keyed", "rand", "join"
@@ -184,6 +185,12 @@ class SinkExperiment:
     def ended(self, program: Program, code: int = 0) -> None:
         """Wait for the query's end; raise `StalledError` if it ended with another exit code."""
         self.stage.ended(program, code, Deadline(END_S * self.stage.slack))
+
+    def crashed(self, program: Program) -> None:
+        """Wait for the query's death at its crash point; raise `FaultMissedError` if it ended without reaching it."""
+        if program.wait(Deadline(END_S * self.stage.slack)) == 0:
+            raise FaultMissedError(f"{program.name} ended without reaching its crash point: {program.last_output()}")
+        self.ended(program, -signal.SIGKILL)
 
     def finish(self, program: Program) -> None:
         """Wait for some more batches, and stop the query; raise `StalledError` if it does not end cleanly."""

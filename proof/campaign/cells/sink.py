@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import time
 from collections.abc import Callable
 from functools import partial
@@ -62,7 +61,7 @@ def driver_crash(query: str, point: CrashPoint | None, writers: str, stage: Cell
             if experiment.watcher.batches() < batch:
                 experiment.visible(batch)
                 stage.recovery_s.append(time.time() - killed)
-            experiment.ended(program, -signal.SIGKILL)
+            experiment.crashed(program)
             killed = time.time()
             stage.fire("kills")
 

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import psutil
 import pytest
+from confluent_kafka import KafkaException
 from harness.pages import ROOT
 from harness.waiting import await_ends, has_ended, until
 
@@ -264,14 +265,25 @@ def test_results_of_a_version_with_other_fields_are_those_of_another_kernel(tmp_
 
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_an_error_in_a_lane_ends_the_campaign_and_is_raised(tmp_path: Path, at_once: int) -> None:
-    def fail() -> None:
-        raise OSError("no brokers here")
+    def fail(cell: Cell, _seed: int) -> None:
+        if cell.name not in "ab":
+            raise OSError("the disk is full")
 
-    cells = [_cell("a", bool), _cell("b", bool), _cell("c", fail), *(_cell(f"d{n}", fail) for n in range(3))]
-    with pytest.raises(OSError, match="no brokers here"):
-        run_campaign(_plan(tmp_path, cells, at_once), lambda _cell, _seed: None, lambda _result: None)
+    cells = [_cell(name, bool) for name in ("a", "b", "c", "d0", "d1", "d2")]
+    with pytest.raises(OSError, match="the disk is full"):
+        run_campaign(_plan(tmp_path, cells, at_once), fail, lambda _result: None)
     assert (tmp_path / WHOLE).exists()
     assert {one.cell for one in finished_results(tmp_path)} <= {"a", "b"}
+
+
+def test_an_error_in_an_experiment_makes_its_cell_inconclusive_and_the_next_one_runs(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise KafkaException("no brokers here")
+
+    plan = _plan(tmp_path, [_cell("a", fail), _cell("b", bool)], 1)
+    broken, whole = run_campaign(plan, lambda *_: None, lambda _result: None)
+    assert (broken.verdict, broken.doubts) == ("inconclusive", ["KafkaException: no brokers here"])
+    assert (whole.cell, whole.verdict) == ("b", "proven")
 
 
 def test_a_cell_that_an_interrupted_campaign_ends_has_no_result(

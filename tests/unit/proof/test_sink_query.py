@@ -12,13 +12,14 @@ from unittest.mock import Mock
 import pytest
 
 from brew.deadline import Deadline
+from brew.errors import BrewError
 from proof.campaign import sink_query
 from proof.campaign.cell import INCONCLUSIVE, Cell, nothing
 from proof.campaign.cluster import ExternalCluster
 from proof.campaign.programs import Programs
 from proof.campaign.runner import Judgement, _run_phase
 from proof.campaign.sink_query import COPY, COUNT, JOIN, SinkExperiment, SparkEvents, attempts
-from proof.campaign.stage import CellEnvironment, StalledError
+from proof.campaign.stage import CellEnvironment, FaultMissedError, StalledError
 from proof.checking.sink_batches import BatchHistory, SeenRow
 
 QUERY_LOG = """\
@@ -46,6 +47,22 @@ def test_without_the_querys_program_a_cell_shows_nothing(tmp_path: Path, monkeyp
 
     assert not _run_phase(play, judged=judged, control=False)
     assert (judged.verdict, "in a checkout" in judged.doubts[0]) == (INCONCLUSIVE, True)
+
+
+@pytest.mark.parametrize(
+    ("script", "found"), [("kill -KILL $$", None), ("exit 0", FaultMissedError), ("exit 3", StalledError)]
+)
+def test_a_query_that_never_reached_its_crash_point_shows_nothing(
+    tmp_path: Path, script: str, found: type[BrewError] | None
+) -> None:
+    """It ended as it should without a crash, so it did not stall."""
+    with Programs(tmp_path) as programs:
+        cell = Cell("F39-test", "F39", "a", "b", "c", nothing)
+        stage = CellEnvironment(cell, 1, ExternalCluster("x:1"), tmp_path, programs, Deadline(20))
+        experiment = SinkExperiment(stage, Mock(), "1", COUNT)
+        program = programs.start("query", "sh", "-c", script)
+        with nullcontext() if found is None else pytest.raises(found):
+            experiment.crashed(program)
 
 
 def task(stage: int, attempt: int = 0, *, copy: bool = False) -> dict[str, Any]:
