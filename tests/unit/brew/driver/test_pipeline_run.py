@@ -90,13 +90,13 @@ def test_the_end_takes_no_longer_for_many_partitions_without_brokers(monkeypatch
     def fence(deadline: Deadline) -> None:
         while not deadline.expired():
             pass
-        raise DeadlineExceeded("fence: no end within 0.01 s")
+        raise DeadlineExceeded("fence: no end within 0.5 s")
 
     context, notes = run_context(settings()), list[str]()
     context.running.update({p: OffsetRange("in", p, 0, 1) for p in range(400)})
     monkeypatch.setattr(context.view, "note", notes.append)
     monkeypatch.setattr(run, "KafkaTransaction", lambda *_: SimpleNamespace(fence=fence, close=lambda: None))
-    monkeypatch.setattr(run, "_FENCE_S", 0.01)
+    monkeypatch.setattr(run, "_FENCE_S", 0.5)  # within it, the first one is tried on a busy machine, too
     run._fence_remaining(context)
     assert len(notes) == 2
     assert notes[1] == "transactions of 399 more partitions may stay open until the time-out"

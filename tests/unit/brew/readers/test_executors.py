@@ -162,7 +162,9 @@ class FakeServer:
 def test_a_jvm_that_dies_between_two_looks_is_told_in_one_sentence() -> None:
     """Its sockets close a moment before it has ended, so a look at the process alone comes too early."""
     context = DeadContext()
-    with subprocess.Popen([sys.executable, "-c", "input(); exit(7)"], stdin=subprocess.PIPE) as context.proc:
+    command = [sys.executable, "-c", "print(flush=True); input(); exit(7)"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as context.proc:
+        context.proc.stdout.readline()  # how long Python takes to start says nothing about its end
         workers = spark_workers(context)
         workers.check()
         context.proc.stdin.write(b"\n")
