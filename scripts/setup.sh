@@ -46,10 +46,7 @@ make_python() {
     fi
     say "installing Python packages into .venv ($(.venv/bin/python --version), $(readlink -f .venv/bin/python))"
     # Fetching the JVM parts needs no more; the package itself is built once, with its tools.
-    local needed
-    needed=$(.venv/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")')
-    mapfile -t needed <<<"$needed"
-    install "${needed[@]}"
+    install -r <(.venv/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")')
 }
 
 add_tools() {
