@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import mmap
 import os
@@ -183,6 +184,7 @@ def machine() -> dict[str, str]:
         "load before the start": f"{os.getloadavg()[0]:.2f}",
         "python": f"{platform.python_version()}, built with{'out' if judged == 10 else ''} optimisations",
         "java": _matched(r'version "([^"]+)"', _program_output("java", "-version")),
+        "class-data archives": _archives(),
         "pyspark": importlib.metadata.version("pyspark"),
         "confluent-kafka": importlib.metadata.version("confluent-kafka"),
         "kafka broker": jar_version(JVM_DIR / "kafka", "kafka_2.13"),
@@ -200,6 +202,22 @@ def _cpu_model() -> str:
     file = Path("/proc/cpuinfo")
     model = re.search(r"model name\s*:\s*(.+)", file.read_text()) if file.exists() else None
     return model[1].strip() if model else platform.machine()
+
+
+def _archives() -> str:
+    """Return whether the JVMs use the class-data archives, which hold a class path; without them a start is slower."""
+    spark = importlib.util.find_spec("pyspark")
+    paths = {
+        "kafka": [JVM_DIR / "kafka"],
+        "spark": [JVM_DIR / "spark", Path(str(spark and spark.origin)).parent / "jars"],
+    }
+    for name, folders in paths.items():
+        if not (file := JVM_DIR / f"{name}.jsa").exists():
+            return f"none ({name})"
+        with file.open("rb") as archive, mmap.mmap(archive.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if any(data.find(f"{folder}/".encode()) < 0 for folder in folders):
+                return f"not used: {file.name} was made in another folder"
+    return "used"
 
 
 def _matched(pattern: str, text: str) -> str:

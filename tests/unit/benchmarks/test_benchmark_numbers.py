@@ -15,6 +15,7 @@ from xml.etree import ElementTree as ET
 
 import environment as memory
 import psutil
+import pyspark
 import pytest
 from checker import sizes_of, summed
 from growth import longest_pause_s, median_ratio
@@ -383,3 +384,31 @@ def test_memory_is_the_median_of_each_fifth_of_the_batches_after_the_warm_up() -
     samples = [(50, 100, 1), (69, 300, 2), (70, 200, 3), (85, 10, 4), (100, 20, 5), (120, 30, 6), (150, 40, 7)]
     weights = [(done, Counter(jvm=jvm * 2**20, workers=workers * 2**20)) for done, jvm, workers in samples]
     assert fifths(weights, 100) == {"jvm": [200.0, 105.0, 20.0, 30.0, 40.0], "workers": [2.0, 3.5, 5.0, 6.0, 7.0]}
+
+
+@pytest.mark.parametrize(
+    ("kafka", "spark", "expected"),
+    [
+        ("{jvm}/kafka/a.jar", "{jvm}/spark/b.jar:{pyspark}/jars/c.jar", "used"),
+        (
+            "/elsewhere/kafka/a.jar",
+            "{jvm}/spark/b.jar:{pyspark}/jars/c.jar",
+            "not used: kafka.jsa was made in another folder",
+        ),
+        (
+            "{jvm}/kafka/a.jar",
+            "{jvm}/spark/b.jar:/elsewhere/jars/c.jar",
+            "not used: spark.jsa was made in another folder",
+        ),
+        ("{jvm}/kafka/a.jar", "", "none (spark)"),
+    ],
+)
+def test_a_page_says_whether_its_jvms_used_their_class_data_archives(
+    kafka: str, spark: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some were measured in a checkout with a link to another one's `.jvm`: each JVM ignored the archives."""
+    monkeypatch.setattr(memory, "JVM_DIR", tmp_path)
+    for name, text in {"kafka": kafka, "spark": spark}.items():
+        if text:
+            (tmp_path / f"{name}.jsa").write_text(text.format(jvm=tmp_path, pyspark=Path(pyspark.__file__).parent))
+    assert memory._archives() == expected
