@@ -65,7 +65,12 @@ class Scope:
 
 @dataclass(frozen=True)
 class TransactionsSnapshot:
-    """Open transactions, read bounds, groups' positions; ``assumed``: the longest time-out could not be read."""
+    """
+    Open transactions, read bounds, groups' positions.
+
+    ``assumed``: the longest time-out could not be read; ``unowned``: the number of transactions that the scope's group
+    leaves out, though their owner is not known.
+    """
 
     cases: tuple[Diagnosis, ...]
     bounds: Mapping[Place, ReadBounds]
@@ -73,6 +78,7 @@ class TransactionsSnapshot:
     unavailable: tuple[str, ...]
     unread: int = 0
     assumed: bool = False
+    unowned: int = 0
 
 
 def examine(connection: Connection, scope: Scope, deadline: Deadline) -> TransactionsSnapshot:
@@ -92,7 +98,9 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
             lacks = denied(why, connection.user, {"topic": place[0]}, connection.source)
             unread[place] = f"{why}; {lacks}" if lacks else why
         unavailable = [f"{topic}[{p}]: {reason}" for (topic, p), reason in sorted(unread.items())]
-        cases = [case for case in found if _within(case, scope)]
+        found = [case for case in found if _touches(case, scope.topics)]
+        cases = [case for case in found if scope.group is None or _belongs(case, scope.group)]
+        unowned = 0 if scope.group is None else sum(case.known is None for case in found)
         if any(case.known is None for case in cases):  # only their kind depends on it
             unavailable += assumed
         places = {held.place for case in cases for held in case.holds}
@@ -104,7 +112,9 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
                 unavailable += [*left_out, *_unanswered_coordinators(unanswered)]
             except BrewError as error:
                 unavailable.append(str(error))
-    return TransactionsSnapshot(tuple(cases), ends, groups_there, tuple(unavailable), len(unread), bool(assumed))
+    return TransactionsSnapshot(
+        tuple(cases), ends, groups_there, tuple(unavailable), len(unread), bool(assumed), unowned
+    )
 
 
 def _longest_timeout(settings: Mapping[str, str] | Unknown) -> tuple[int, list[str]]:
@@ -130,11 +140,13 @@ def _unanswered_coordinators(unanswered: Mapping[str, str]) -> list[str]:
     return [f"offsets of {len(unanswered)} groups ({', '.join(names)}): {unanswered[names[0]]}"] if unanswered else []
 
 
-def _within(case: Diagnosis, scope: Scope) -> bool:
-    if scope.group is not None and (case.position is None or case.position[0] != scope.group):
-        return False
-    touched = case.known is not None and any(topic in scope.topics for topic, _ in case.known.places)
-    return not scope.topics or bool(case.holds) or touched
+def _belongs(case: Diagnosis, group: str) -> bool:
+    return case.position is not None and case.position[0] == group
+
+
+def _touches(case: Diagnosis, topics: Collection[str]) -> bool:
+    touched = case.known is not None and any(topic in topics for topic, _ in case.known.places)
+    return not topics or bool(case.holds) or touched
 
 
 def _diagnosed(
@@ -348,7 +360,8 @@ def doctor(bootstrap: str, *, names: tuple[str, ...], as_json: bool, **option: A
       python -m pipeline doctor --abort --all --group brew-enricher --older-than 10
 
     Exit codes: 0 no hanging or lingering transaction is left, 1 some are, 3 refused, brokers unreachable, an abort
-    failed, or inconclusive (a partition could not be read, or no coordinator reports a transaction), 64 wrong usage.
+    failed, or inconclusive (a partition could not be read, no coordinator reports a transaction, or --group leaves out
+    one without a known owner), 64 wrong usage.
     """
     _check_usage(names, as_json=as_json, **option)
     older_than_s = _OLDER_THAN_S if option["older_than"] is None else option["older_than"]
@@ -427,8 +440,12 @@ def _abort_selected(
 def _doubts(snapshot: TransactionsSnapshot, settled: Collection[Diagnosis] = ()) -> list[str]:
     """Return what may hide a hanging or lingering transaction; ``settled``: cases that have ended since."""
     unknown = sum(case.kind is Kind.UNKNOWN and case not in settled for case in snapshot.cases)
-    doubts = [f"{quantity(unknown, 'transaction')} that no coordinator reports"] if unknown else []
-    return doubts + ([f"{quantity(snapshot.unread, 'partition')} that could not be read"] if snapshot.unread else [])
+    doubts = (
+        (unknown, "transaction", "that no coordinator reports"),
+        (snapshot.unowned, "transaction", "without a known owner (left out by --group or GROUP_ID)"),
+        (snapshot.unread, "partition", "that could not be read"),
+    )
+    return [f"{quantity(count, what)} {why}" for count, what, why in doubts if count]
 
 
 def _advise(unhealthy: list[Diagnosis], doubts: list[str], group: str | None = None) -> None:

@@ -372,7 +372,7 @@ def test_what_hangs_only_by_an_assumed_limit_is_aborted_only_by_name(
 
 def test_one_group_is_asked_about_by_its_own_transactions() -> None:
     mine, other, nobodys = case(Kind.OPEN, known()), case(Kind.OPEN, named("h:in:2")), case(Kind.HANGING)
-    assert [doctor._within(one, doctor.Scope(group="g")) for one in (mine, other, nobodys)] == [True, False, False]
+    assert [doctor._belongs(one, "g") for one in (mine, other, nobodys)] == [True, False, False]
 
 
 def test_the_groups_whose_positions_an_abort_moves_are_asked_first_and_those_left_out_are_told() -> None:
@@ -412,6 +412,7 @@ def test_a_fence_ends_what_a_coordinator_has_open_and_says_what_is_read_again(tr
 
 
 DOUBTS = "1 transaction that no coordinator reports and 2 partitions that could not be read"
+UNOWNED = "1 transaction without a known owner (left out by --group or GROUP_ID)"
 MAY = "may describe all topics and transactional ids"
 
 
@@ -428,6 +429,11 @@ MAY = "may describe all topics and transactional ids"
             replace(NOTHING, cases=(case(Kind.UNKNOWN), case(Kind.OPEN, known())), unread=2),
             ExitCode.REFUSED,
             f"no hanging or lingering transaction known, but {DOUBTS}; run it again, as a user that {MAY}\n",
+        ),
+        (
+            replace(NOTHING, unowned=1),
+            ExitCode.REFUSED,
+            f"no hanging or lingering transaction known, but {UNOWNED}; run it again, as a user that {MAY}\n",
         ),
         (replace(NOTHING, cases=(case(Kind.HANGING),), unread=2), ExitCode.VIOLATION, ""),
     ],
@@ -449,7 +455,7 @@ def test_what_could_not_be_judged_is_not_called_healthy(
     of_group = "transaction of group g (--group, GROUP_ID: others are left out)"
     assert capsys.readouterr().out.endswith(text.replace("transaction", of_group, 1))
     assert exit_code_of(cli, "brew", ["doctor", "--json"]) == code
-    assert bool(json.loads(capsys.readouterr().out)["doubts"]) is bool(snapshot.unread)
+    assert bool(json.loads(capsys.readouterr().out)["doubts"]) is bool(snapshot.unread or snapshot.unowned)
 
 
 def test_a_command_to_run_next_can_be_copied_whatever_the_names_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -549,6 +555,8 @@ def test_a_maximum_timeout_that_is_only_assumed_is_said_where_it_decides(
     assert snapshot.assumed is (isinstance(settings, Unknown) or "transaction.max.timeout.ms" not in settings)
     assumed = "Kafka's default of 900 s is assumed to tell whether a transaction is hanging"
     assert found == (() if reason is None else (f"transaction.max.timeout.ms of the brokers: {reason}; {assumed}",))
+    of_group = doctor.examine(Connection("k:1"), doctor.Scope(group="other"), Deadline(5))
+    assert (of_group.cases, of_group.unowned) == ((), 1 - len(owners)), "it may be the group's own"
 
 
 @pytest.mark.parametrize("width", ["40", "200"])
