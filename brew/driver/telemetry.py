@@ -76,8 +76,7 @@ class ObservedProgress(RunProgress):
         self.recorder.missing(which)
 
     def leaderless(self, partitions: Sequence[int]) -> None:
-        if partitions:  # a restart would not help them
-            self.recorder.released((self._topic, partition) for partition in partitions)
+        self.recorder.leaderless([(self._topic, partition) for partition in partitions])
 
     def phase(self, phase: Phase, detail: str = "") -> None:
         if phase is Phase.STANDING_BY:

@@ -49,6 +49,10 @@ _BY_KIND: dict[Callable[..., Any], dict[str, tuple[tuple[str, ...], str]]] = {
             (),
             "Customer profiles that can't be parsed, so that their customers have none; absent without profiles",
         ),
+        "brew_partitions_without_leader": (
+            (),
+            "Input partitions that have no leader and are left out; absent in programs that do not know",
+        ),
         "brew_recovery_seconds": ((), "Duration of the last recovery, from the first failure or the start to a commit"),
         "brew_consumer_lag": (_TOPIC_PARTITION, "Last stable offset minus committed offset"),
         "brew_consumer_lag_seconds": (
@@ -127,6 +131,7 @@ class _Snapshot(Collector):
         values: dict[str, float | None] = {
             "brew_duplicates_total": counts.duplicates,
             "brew_profiles_malformed": counts.malformed_profiles,
+            "brew_partitions_without_leader": status.totals.without_leader,
             "brew_fenced_total": fenced,
             "brew_unanswered_total": counts.unanswered,
             "brew_recoveries_total": counts.recoveries,

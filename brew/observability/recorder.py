@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
@@ -49,6 +49,7 @@ class Recorder:
         self._partitions: dict[TopicPartition, Partition] = {}
         self._counts = Counts()
         self._rate = Rate(self._began)
+        self._without_leader: int | None = None
 
     @classmethod
     def unobserved(cls) -> Recorder:
@@ -72,6 +73,13 @@ class Recorder:
         """Record which topics to write to do not exist any more; nothing: all exist again."""
         with self._lock:
             self._program = replace(self._program, missing=which)
+
+    def leaderless(self, topic_partitions: Collection[TopicPartition]) -> None:
+        """Record which partitions have no leader; they are left out, so a restart would not help them."""
+        with self._lock:
+            self._without_leader = len(topic_partitions)
+        if topic_partitions:
+            self.released(topic_partitions)
 
     def unanswered(self, why: str, *, refresh: bool = True) -> None:
         """Record that the brokers did not answer; ``refresh``: the working loop asked, which is a sign of life."""
@@ -191,7 +199,7 @@ class Recorder:
         """Forget partitions that are no longer assigned to this program; None: all of them, as while it stands by."""
         with self._lock:
             if topic_partitions is None:
-                self._work_since, self._looked_at = self._clock(), float("inf")
+                self._work_since, self._looked_at, self._without_leader = self._clock(), float("inf"), None
             else:  # the working loop looked
                 self._looks(now := self._clock())
                 self._program = replace(self._program, beat_at=now)
@@ -263,14 +271,14 @@ class Recorder:
             state_of(program, partitions),
             subject.reader,
             partitions,
-            _totals(self._counts, self._rate.per_s(now)),
+            _totals(self._counts, self._rate.per_s(now), self._without_leader),
             alive,
             ready(program, alive, self._waits()),
             started(program),
         )
 
 
-def _totals(counts: Counts, rate: float) -> Totals:
+def _totals(counts: Counts, rate: float, without_leader: int | None) -> Totals:
     endings = [(ending, count) for (_, ending), count in counts.endings.items()]
     return Totals(
         sum(counts.records.values()),
@@ -280,6 +288,7 @@ def _totals(counts: Counts, rate: float) -> Totals:
         sum(count for ending, count in endings if ending is Ending.FENCED),
         None if counts.recovery_s is None else round(counts.recovery_s, 3),
         counts.malformed_profiles,
+        without_leader,
     )
 
 

@@ -120,6 +120,7 @@ class Totals:
     """
     Sums over all partitions since the start; ``recovery_s`` is the duration of the last recovery, null if none.
     ``malformed_profiles``: records of the profiles' topic that are not profiles; null without profiles.
+    ``without_leader``: input partitions that have no leader and are left out; null if the program does not know.
     """
 
     records: int = 0
@@ -129,6 +130,7 @@ class Totals:
     fences: int = 0
     recovery_s: float | None = None
     malformed_profiles: int | None = None
+    without_leader: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

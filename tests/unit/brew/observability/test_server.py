@@ -45,6 +45,7 @@ def recorder() -> Recorder:
     recorder.phase(Phase.WORKING)
     recorder.surveyed(("orders", 0), 0, 10, 12)
     recorder.skipped(3)
+    recorder.leaderless([])
     steps = dict.fromkeys(STEPS, 0.004)
     for ending in Ending:
         end = Ended("orders", 0, ending, 0, 10, 10, {"not-json": 2}, 0.5, steps, 0.0, "g:orders:0", "why")

@@ -19,6 +19,7 @@ from brew.driver.telemetry import ObservedProgress, ended_attempt, recorder_of
 from brew.errors import UsageError
 from brew.names import STEPS
 from brew.observability.counters import Ended, Ending
+from brew.observability.metrics import text
 from brew.observability.recorder import Subject
 from brew.observability.settings import ProbeSettings
 from brew.observability.status import PartitionState, Phase, Topics
@@ -108,6 +109,24 @@ def test_a_look_without_leaderless_partitions_is_no_answer_of_the_brokers(progre
     progress.unanswered("timed out")
     progress.leaderless([])
     assert "timed out" in progress.recorder.status().ready.reason
+
+
+def test_partitions_without_a_leader_are_counted_where_their_lag_is_missing(progress: ObservedProgress) -> None:
+    """Their series vanished, and no other one rose: an alert on lag or states was quiet while their records waited."""
+
+    def seen() -> tuple[int | None, list[int], bool]:
+        status, counts = progress.recorder.snapshot()
+        line = f"\nbrew_partitions_without_leader {status.totals.without_leader}.0\n".encode()
+        return status.totals.without_leader, [row.partition for row in status.partitions], line in text(status, counts)
+
+    progress.survey([fact(0), fact(1)])
+    assert seen() == (None, [0, 1], False), "nobody has looked yet"
+    progress.leaderless([1])
+    assert seen() == (1, [0], True)
+    progress.leaderless([])
+    assert seen() == (0, [0], True)
+    progress.phase(Phase.STANDING_BY)
+    assert seen() == (None, [], False), "another driver looks now"
 
 
 def test_a_partition_behind_an_open_transaction_is_blocked(progress: ObservedProgress) -> None:
