@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from confluent_kafka import TopicCollection, TopicPartition, TopicPartitionInfo
+from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition, TopicPartitionInfo
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBinding,
     AclBindingFilter,
@@ -17,6 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    OffsetSpec,
     ResourcePatternType,
     ResourceType,
     ScramCredentialInfo,
@@ -58,6 +59,23 @@ def leaders(client: AdminClient, topic: str, deadline: Deadline) -> dict[int, in
 def leaderless(client: AdminClient, topic: str, deadline: Deadline) -> list[int]:
     """Return the partitions without a leader; a query of offsets fails as a whole if it includes one of them."""
     return sorted(p for p, leader in leaders(client, topic, deadline).items() if leader < 0)
+
+
+def last_stable(client: AdminClient, topic: str, partitions: Iterable[int], deadline: Deadline) -> dict[int, int]:
+    """Return the last stable offset of each partition, with one request to each leader."""
+    step, latest = f"end of {topic}", OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    wanted = {TopicPartition(topic, partition): latest for partition in partitions}
+    level = IsolationLevel.READ_COMMITTED
+
+    def ask() -> dict[int, int]:
+        with mapped_query(step):
+            answers = client.list_offsets(wanted, isolation_level=level, request_timeout=attempt_s(deadline))
+            offsets = {tp.partition: future.result().offset for tp, future in answers.items()}
+        if any(offset < 0 for offset in offsets.values()):
+            raise Retriable(f"{step}: a leader has none yet")
+        return offsets
+
+    return retry_until(ask, step, deadline)
 
 
 def no_leader(topic: str, partitions: Iterable[int]) -> str:

@@ -9,14 +9,14 @@ from contextlib import closing
 from itertools import groupby
 from typing import cast
 
-from confluent_kafka import IsolationLevel, KafkaError, Message, TopicPartition
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka import KafkaError, Message, TopicPartition
 
 from brew.connection import Connection
-from brew.deadline import Deadline, retry_until
-from brew.errors import DeadlineExceeded, Refused, Retriable
+from brew.deadline import Deadline
+from brew.errors import DeadlineExceeded, Refused
 from brew.kafka import topics
-from brew.kafka.clients import admin, attempt_s, consumer, is_cut_off, mapped, mapped_query
+from brew.kafka.clients import admin, consumer, is_cut_off, mapped
+from brew.kafka.cluster_admin import last_stable
 from brew.kafka.log_reader import READ_HEADERS, Headers, LogRecord, ends_partition
 from brew.kafka.offsets import log_offsets
 from brew.names import READ_COMMITTED
@@ -79,21 +79,8 @@ class FullTopicReader:
         return (found.topic_id, found.partitions) != (known.topic_id, known.partitions)
 
     def ends(self, deadline: Deadline) -> dict[int, int]:
-        """Return the current last stable offset of each partition, in one request."""
-        step, latest = f"end of {self.topic}", OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        wanted = {TopicPartition(self.topic, partition): latest for partition in self.positions}
-        level = IsolationLevel.READ_COMMITTED
-
-        def ask() -> dict[int, int]:
-            with mapped_query(step):
-                timeout = attempt_s(deadline)
-                answers = self._admin.list_offsets(wanted, isolation_level=level, request_timeout=timeout)
-                offsets = {tp.partition: future.result().offset for tp, future in answers.items()}
-            if any(offset < 0 for offset in offsets.values()):
-                raise Retriable(f"{step}: a leader has none yet")
-            return offsets
-
-        return retry_until(ask, step, deadline)
+        """Return the current last stable offset of each partition."""
+        return last_stable(self._admin, self.topic, self.positions, deadline)
 
     def read(self, until: Mapping[int, int], deadline: Deadline, stop: threading.Event) -> Iterator[list[LogRecord]]:
         """

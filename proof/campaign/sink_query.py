@@ -20,7 +20,7 @@ import psutil
 
 from brew.deadline import Deadline
 from brew.errors import BrewError, Refused
-from brew.kafka import offsets
+from brew.kafka import cluster_admin, offsets
 from brew.kafka.log_reader import LogRecord, Row, scan
 from brew.names import READ_COMMITTED, SINK_BATCH, CrashPoint, SinkTransactionalId
 from proof.campaign.effects import OPEN
@@ -58,9 +58,12 @@ class Watcher(Background):
         """Read what has become visible since the last call."""
         stage, topic = self._stage, self._stage.names.output
         with self._lock:
-            logs = offsets.log_offsets(stage.cluster.admin, topic, range(stage.cell.partitions), Deadline(ASK_S))
-            ranges = {p: (self._read.get(p, log.first), log.last_stable) for p, log in logs.items()}
-            ranges = {p: (start, until) for p, (start, until) in ranges.items() if start < until}
+            client, partitions, deadline = stage.cluster.admin, range(stage.cell.partitions), Deadline(ASK_S)
+            if not self._read:
+                logs = offsets.log_offsets(client, topic, partitions, deadline)
+                self._read = {p: log.first for p, log in logs.items()}
+            ends = cluster_admin.last_stable(client, topic, partitions, deadline)
+            ranges = {p: (self._read[p], until) for p, until in ends.items() if self._read[p] < until}
             chunks: dict[int, list[SeenRow]] = {p: [] for p in ranges}
             for batch in scan(stage.cluster.connection, topic, ranges, READ_COMMITTED) if ranges else ():
                 for record in batch:
