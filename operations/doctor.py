@@ -68,8 +68,8 @@ class TransactionsSnapshot:
     """
     Open transactions, read bounds, groups' positions.
 
-    ``assumed``: the longest time-out could not be read; ``unowned``: the number of transactions that the scope's group
-    leaves out, though their owner is not known.
+    ``assumed``: the longest time-out could not be read; ``unowned``: the number of hanging transactions that the
+    scope's group leaves out, though their owner is not known.
     """
 
     cases: tuple[Diagnosis, ...]
@@ -100,7 +100,8 @@ def examine(connection: Connection, scope: Scope, deadline: Deadline) -> Transac
         unavailable = [f"{topic}[{p}]: {reason}" for (topic, p), reason in sorted(unread.items())]
         found = [case for case in found if _touches(case, scope.topics)]
         cases = [case for case in found if scope.group is None or _belongs(case, scope.group)]
-        unowned = 0 if scope.group is None else sum(case.known is None for case in found)
+        nobodys = [case for case in found if case.known is None and case.kind is Kind.HANGING]
+        unowned = 0 if scope.group is None else len(nobodys)
         if any(case.known is None for case in cases):  # only their kind depends on it
             unavailable += assumed
         places = {held.place for case in cases for held in case.holds}
@@ -361,7 +362,7 @@ def doctor(bootstrap: str, *, names: tuple[str, ...], as_json: bool, **option: A
 
     Exit codes: 0 no hanging or lingering transaction is left, 1 some are, 3 refused, brokers unreachable, an abort
     failed, or inconclusive (a partition could not be read, no coordinator reports a transaction, or --group leaves out
-    one without a known owner), 64 wrong usage.
+    a hanging one without a known owner), 64 wrong usage.
     """
     _check_usage(names, as_json=as_json, **option)
     older_than_s = _OLDER_THAN_S if option["older_than"] is None else option["older_than"]
@@ -442,7 +443,7 @@ def _doubts(snapshot: TransactionsSnapshot, settled: Collection[Diagnosis] = ())
     unknown = sum(case.kind is Kind.UNKNOWN and case not in settled for case in snapshot.cases)
     doubts = (
         (unknown, "transaction", "that no coordinator reports"),
-        (snapshot.unowned, "transaction", "without a known owner (left out by --group or GROUP_ID)"),
+        (snapshot.unowned, "hanging transaction", "without a known owner (left out by --group or GROUP_ID)"),
         (snapshot.unread, "partition", "that could not be read"),
     )
     return [f"{quantity(count, what)} {why}" for count, what, why in doubts if count]

@@ -412,7 +412,7 @@ def test_a_fence_ends_what_a_coordinator_has_open_and_says_what_is_read_again(tr
 
 
 DOUBTS = "1 transaction that no coordinator reports and 2 partitions that could not be read"
-UNOWNED = "1 transaction without a known owner (left out by --group or GROUP_ID)"
+UNOWNED = "1 hanging transaction without a known owner (left out by --group or GROUP_ID)"
 MAY = "may describe all topics and transactional ids"
 
 
@@ -557,6 +557,9 @@ def test_a_maximum_timeout_that_is_only_assumed_is_said_where_it_decides(
     assert found == (() if reason is None else (f"transaction.max.timeout.ms of the brokers: {reason}; {assumed}",))
     of_group = doctor.examine(Connection("k:1"), doctor.Scope(group="other"), Deadline(5))
     assert (of_group.cases, of_group.unowned) == ((), 1 - len(owners)), "it may be the group's own"
+    leaders.held = lambda _places: [replace(HELD, last_ms=int(time.time() * 1000))]
+    of_group = doctor.examine(Connection("k:1"), doctor.Scope(group="other"), Deadline(5))
+    assert of_group.unowned == 0, "another program's, which this user may not see at its coordinator"
 
 
 @pytest.mark.parametrize("width", ["40", "200"])
