@@ -46,7 +46,8 @@ class Table:
     A table in ``topic``; it holds only values because it is sent to executors.
 
     ``client_config``: user, password and certificates, as for `--client-config`; with secrets by `${file:PATH}`, since
-    tasks do not have the variables of a run. ``timeout_s``: the maximum time for reading the topic once.
+    tasks do not have the variables of a run. ``timeout_s``: the maximum time for reading the topic once; keep it below
+    twice the run's transaction timeout, after which the watchdog ends the process.
     """
 
     topic: str
