@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import json
 import mmap
 import os
@@ -206,11 +205,8 @@ def _cpu_model() -> str:
 
 def _archives() -> str:
     """Return whether the JVMs use the class-data archives, which hold a class path; without them a start is slower."""
-    spark = importlib.util.find_spec("pyspark")
-    paths = {
-        "kafka": [JVM_DIR / "kafka"],
-        "spark": [JVM_DIR / "spark", Path(str(spark and spark.origin)).parent / "jars"],
-    }
+    pyspark = Path(str(importlib.metadata.distribution("pyspark").locate_file("pyspark/jars")))
+    paths = {"kafka": [JVM_DIR / "kafka"], "spark": [JVM_DIR / "spark", pyspark]}
     for name, folders in paths.items():
         if not (file := JVM_DIR / f"{name}.jsa").exists():
             return f"none ({name})"

@@ -443,7 +443,7 @@ def _doubts(snapshot: TransactionsSnapshot, settled: Collection[Diagnosis] = ())
     unknown = sum(case.kind is Kind.UNKNOWN and case not in settled for case in snapshot.cases)
     doubts = (
         (unknown, "transaction", "that no coordinator reports"),
-        (snapshot.unowned, "hanging transaction", "without a known owner (left out by --group or GROUP_ID)"),
+        (snapshot.unowned, "hanging transaction", "without a known owner (run without --group and GROUP_ID to see it)"),
         (snapshot.unread, "partition", "that could not be read"),
     )
     return [f"{quantity(count, what)} {why}" for count, what, why in doubts if count]

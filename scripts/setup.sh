@@ -20,7 +20,7 @@ python_now=$(hash_of pyproject.toml constraints.txt)
 jvm_now=$(hash_of brew/jvm/jars.lock)
 java_home_now=$(readlink -f "$(command -v java)" 2>/dev/null || true)
 [[ -x .venv/bin/python ]] || rm -f $python_stamp # an upgrade of Python may remove what the environment links to
-archive_now="$(hash_of constraints.txt brew/jvm/jars.lock scripts/setup.sh scripts/archive.py) $java_home_now"
+archive_now="$(hash_of constraints.txt brew/jvm/jars.lock scripts/setup.sh scripts/archive.py) $java_home_now $PWD" # an archive fits only the class path of its own folder
 
 all_current() {
     is_current $python_stamp "$python_now" && is_current $jvm_stamp "$jvm_now" && is_current $archive_stamp "$archive_now"

@@ -412,7 +412,7 @@ def test_a_fence_ends_what_a_coordinator_has_open_and_says_what_is_read_again(tr
 
 
 DOUBTS = "1 transaction that no coordinator reports and 2 partitions that could not be read"
-UNOWNED = "1 hanging transaction without a known owner (left out by --group or GROUP_ID)"
+UNOWNED = "1 hanging transaction without a known owner (run without --group and GROUP_ID to see it)"
 MAY = "may describe all topics and transactional ids"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -214,6 +215,26 @@ def test_an_environment_that_does_not_work_is_made_again(tmp_path: Path, left: s
         (tmp_path / ".venv/.stamp").unlink()
     assert subprocess.run(line, cwd=tmp_path, check=False, timeout=60).returncode == 0
     assert python.resolve() == made
+
+
+def test_the_archives_of_another_folder_are_made_again(tmp_path: Path) -> None:
+    """A JVM ignores an archive whose class path is another one, as after a move, and starts slowly without a word."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    executable(here / "scripts/setup.sh", (ROOT / "scripts/setup.sh").read_text(), "/bin/bash")
+    made = executable(tmp_path / "python", MAKES_VENV, "/bin/bash")
+    executable(here / "scripts/find-python.sh", f"echo {made}", "/bin/bash")
+    executable(here / "scripts/archive.sh", "echo made >>archives-made", "/bin/bash")
+    (here / "brew/jvm").mkdir(parents=True)
+    for name in ("pyproject.toml", "constraints.txt", "brew/jvm/jars.lock", "scripts/archive.py"):
+        (here / name).touch()
+
+    def times(folder: Path) -> int:
+        assert subprocess.run(["bash", "scripts/setup.sh"], cwd=folder, check=False, timeout=60).returncode == 0
+        return len((folder / "archives-made").read_text().split())
+
+    assert [times(here), times(here)] == [1, 1]
+    shutil.copytree(here, there, symlinks=True)
+    assert [times(there), times(there)] == [2, 2]
 
 
 SCRIPT = ROOT / "scripts/find-python.sh"
