@@ -46,6 +46,7 @@ class ObservedProgress(RunProgress):
         super().__init__()
         self.recorder, self._topic, self._group = recorder, settings.input, settings.group
         self.spans: Spans | None = None
+        self._leaderless = frozenset[int]()  # replaced as a whole: each lane has a thread
 
     @property
     def traced(self) -> bool:
@@ -54,6 +55,9 @@ class ObservedProgress(RunProgress):
     def survey(self, facts: Iterable[PartitionFacts], owned: Container[int] = ALL_PARTITIONS) -> None:
         surveyed = list(facts)
         super().survey(surveyed, owned)
+        if found := self._leaderless & {fact.partition for fact in surveyed}:
+            self._leaderless = self._leaderless - found
+            self.leaderless([])
         self.recorder.released((fact.topic, fact.partition) for fact in surveyed if fact.partition not in owned)
         for fact in surveyed:
             if fact.partition in owned:
@@ -76,10 +80,12 @@ class ObservedProgress(RunProgress):
         self.recorder.missing(which)
 
     def leaderless(self, partitions: Sequence[int]) -> None:
-        self.recorder.leaderless([(self._topic, partition) for partition in partitions])
+        known = self._leaderless = self._leaderless.union(partitions)  # of other lanes, too
+        self.recorder.leaderless([(self._topic, partition) for partition in known])
 
     def phase(self, phase: Phase, detail: str = "") -> None:
         if phase is Phase.STANDING_BY:
+            self._leaderless = frozenset()
             self.recorder.released()
         self.recorder.phase(phase, detail)
 

@@ -124,7 +124,10 @@ def test_partitions_without_a_leader_are_counted_where_their_lag_is_missing(prog
     progress.leaderless([1])
     assert seen() == (1, [0], True)
     progress.leaderless([])
-    assert seen() == (0, [0], True)
+    assert seen() == (1, [0], True), "another lane looks at other partitions"
+    progress.survey([fact(0), fact(1)])
+    assert seen() == (0, [0, 1], True)
+    progress.leaderless([1])
     progress.phase(Phase.STANDING_BY)
     assert seen() == (None, [], False), "another driver looks now"
 
