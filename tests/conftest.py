@@ -17,7 +17,7 @@ import pytest
 from harness.pages import ROOT
 from harness.results import Results
 from harness.secure import Secure, secure_broker
-from harness.servers import Broker, Names, any_broker, store
+from harness.servers import Broker, Names, any_broker, delete_topics, store
 from harness.waiting import until
 from harness.workers import Groups, by_turns
 from hypothesis import Phase, settings
@@ -207,6 +207,15 @@ def _no_client_left() -> Iterator[None]:
         return not any(one.name.startswith("kafka-io") for one in threading.enumerate())
 
     until(no_client, "the end of kafka-python's clients", 10)
+
+
+@pytest.fixture(autouse=True)
+def _topics_end_with_their_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each program that starts reads the metadata of all topics: beside 1,200 others, a test took twice as long."""
+    broker = request.getfixturevalue("broker") if "broker" in request.fixturenames else None
+    yield
+    if broker is not None:
+        delete_topics(broker)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -15,8 +16,8 @@ from typing import Self, TypeVar
 
 from brew.connection import Connection
 from brew.deadline import Deadline
-from brew.kafka import topics
-from brew.kafka.clients import admin
+from brew.kafka import cluster_admin, topics
+from brew.kafka.clients import AdminClient, admin
 from brew.kafka.transaction import KafkaTransaction, TransactionSettings
 from proof.campaign import cell
 from sandbox.kafka import Cluster, Settings
@@ -76,6 +77,9 @@ def _container() -> Iterator[Broker]:
         yield Broker(running.bootstrap)
 
 
+_PREFIX = "it-"
+
+
 class Names(cell.Names):
     """Topics and group of one test: `it-<test>-<8 hex digits>` and a suffix."""
 
@@ -83,7 +87,7 @@ class Names(cell.Names):
     def fresh(cls, test: str, seed: int | None = None) -> Self:
         word = re.sub(r"[^a-zA-Z0-9]+", "-", test.removeprefix("test_")).strip("-")[:60]
         end = "" if seed is None else f"-s{seed}"
-        return cls(f"it-{word}{end}-{uuid.uuid4().hex[:8]}")
+        return cls(f"{_PREFIX}{word}{end}-{uuid.uuid4().hex[:8]}")
 
     def topic(self, suffix: str) -> str:
         """Return the name of another topic of this test."""
@@ -120,6 +124,20 @@ def make_topics(
     client = admin(connection)
     topics.create(client, [topics.TopicSpec(name, partitions, config or {}) for name in names], Deadline(30))
     topics.describe_all(client, list(names), Deadline(30))
+
+
+@functools.cache
+def _admin(bootstrap: str) -> AdminClient:
+    return admin(Connection(bootstrap))
+
+
+def delete_topics(broker: Broker) -> None:
+    """Delete the topics of all tests, if this worker started the broker; else, other workers use it, too."""
+    if broker.cluster is None:
+        return
+    client, deadline = _admin(broker.bootstrap), Deadline(STEP_S)
+    if left := [name for name in topics.names(client, deadline) if name.startswith(_PREFIX)]:
+        cluster_admin.delete_topics(client, left, deadline)
 
 
 def begun(connection: Connection, names: Names) -> KafkaTransaction:

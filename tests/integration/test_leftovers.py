@@ -1,4 +1,4 @@
-"""Programs leave nothing in the temporary folder, and `show --follow` shows what comes."""
+"""Programs leave nothing in the temporary folder, tests no topic, and `show --follow` shows what comes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from harness.pipeline import ROOT, Stage, environment
 from harness.programs import Running
+from harness.servers import STEP_S, delete_topics, make_topics
 
+from brew.deadline import Deadline
+from brew.kafka import topics
 from brew.records import ERROR_REASON
 
 
@@ -54,6 +57,16 @@ def test_a_program_leaves_nothing_in_the_temporary_folder(stage: Stage, temporar
         ran = program.wait(120)
     assert ran.code == 0 or words[1] == "verify", ran.text
     assert files_in(temporary) == []
+
+
+def test_a_test_leaves_no_topic_on_its_worker_s_broker(stage: Stage) -> None:
+    """What every test ends with; one that was given (`KAFKA_BOOTSTRAP`) has those of other workers, too."""
+    kept = f"kept-{stage.names.stem}"
+    make_topics(stage.connection, kept)
+    assert stage.names.input in topics.names(stage.admin, Deadline(STEP_S))
+    delete_topics(stage.broker)
+    left = topics.names(stage.admin, Deadline(STEP_S))
+    assert (kept in left, stage.names.input in left) == (True, stage.broker.cluster is None)
 
 
 def test_the_live_view_leaves_nothing_in_the_temporary_folder(stage: Stage, temporary: Path) -> None:
