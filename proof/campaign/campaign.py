@@ -54,12 +54,18 @@ def cells() -> list[Cell]:
 
 
 def chosen(patterns: Iterable[str]) -> list[Cell]:
-    """Return all cells, or those that match a pattern (a name with wildcards, a row, or a mark), which must exist."""
-    everything, asked = cells(), list(patterns)
-    for pattern in asked:
-        if not any(_fits(cell, pattern) for cell in everything):
+    """
+    Return all cells, or those that match a pattern (a name with wildcards, a row, or a mark), in the patterns' order.
+
+    Raises:
+        UsageError: a pattern matches no cell.
+    """
+    everything, found = cells(), dict[str, Cell]()
+    for pattern in patterns:
+        if not (matching := {cell.name: cell for cell in everything if _fits(cell, pattern)}):
             raise UsageError(f"--cells {pattern!r} matches no cell; `python -m proof campaign --list` lists all")
-    return [cell for cell in everything if not asked or any(_fits(cell, pattern) for pattern in asked)]
+        found |= matching  # a cell stays at its first place
+    return list(found.values()) or everything
 
 
 def named(name: str) -> Cell:

@@ -64,7 +64,7 @@ def test_named_cells_come_before_the_tests_and_no_clock_holds_them_back(tmp_path
 
 
 def test_nothing_is_fetched_beside_the_cells(tmp_path: Path) -> None:
-    """Beside the fetching of Kafka 3.3.2 the first recovery took 12 and 13 s of 10."""
+    """Their recoveries are timed."""
     slowly = f"[[ $* != *'sandbox setup'* ]] || {{ sleep 0.5; echo fetched >> {tmp_path}/calls; }}"
     _, calls, _ = _run(tmp_path, python=slowly)
     assert [one.split()[0] for one in calls[:3]] == ["make", "fetched", "python"]
