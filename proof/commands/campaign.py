@@ -55,7 +55,9 @@ def _numbers(_context: click.Context, _parameter: click.Parameter, value: str) -
 
 
 @click.command()
-@repeatable("--cells patterns", "Name pattern, row or mark of cells to run; repeatable  [default: all]", "GLOB")
+@repeatable(
+    "--cells patterns", "Name pattern, row or mark of cells to run, in this order; repeatable  [default: all]", "GLOB"
+)
 @option(
     "--seeds", default="1", callback=_numbers, help="Random seeds, separated by commas; each cell runs once with each."
 )
