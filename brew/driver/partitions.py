@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
 from brew.claims.heartbeater import ALL_PARTITIONS
 from brew.deadline import Deadline
@@ -214,12 +214,12 @@ class PartitionSurvey:
         self._shared.progress.survey(facts, self.owned)
         return facts, len(facts) == len(picked)
 
-    def _with_leader(self, source: Topic, picked: Iterable[int], deadline: Deadline) -> list[int]:
+    def _with_leader(self, source: Topic, picked: Collection[int], deadline: Deadline) -> list[int]:
         """Leave out partitions without a leader, so that a following run goes on in the others; report them."""
         led = self._offsets.with_leader(source, deadline)
         leaderless = [p for p in picked if p not in led]
         lasting = [p for p in leaderless if p in self._leaderless]  # twice in a row: an election takes a moment
-        self._shared.progress.leaderless(lasting)
+        self._shared.progress.leaderless(lasting, picked)
         if lasting and lasting != self._noted_leaderless:
             problem = cluster_admin.no_leader(source.name, lasting)
             self._shared.view.note(f"{problem}; the run goes on in the others")

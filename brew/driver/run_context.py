@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Protocol, Self
 
@@ -134,8 +134,8 @@ class RunProgress:
     def missing(self, which: str) -> None:
         """Record which output topics do not exist any more, in words; nothing: all do."""
 
-    def leaderless(self, partitions: Sequence[int]) -> None:
-        """Record that these partitions have no leader, and are left out."""
+    def leaderless(self, partitions: Collection[int], looked_at: Collection[int]) -> None:
+        """Record which of those that a lane has looked at have no leader, and are left out."""
 
     def phase(self, phase: Phase, detail: str = "") -> None:
         """Record that the run has entered this phase."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable
 from typing import TYPE_CHECKING
 
 from brew.attempt import COMMIT
@@ -46,7 +46,7 @@ class ObservedProgress(RunProgress):
         super().__init__()
         self.recorder, self._topic, self._group = recorder, settings.input, settings.group
         self.spans: Spans | None = None
-        self._leaderless = frozenset[int]()  # replaced as a whole: each lane has a thread
+        self._leaderless = frozenset[int]()
 
     @property
     def traced(self) -> bool:
@@ -55,9 +55,6 @@ class ObservedProgress(RunProgress):
     def survey(self, facts: Iterable[PartitionFacts], owned: Container[int] = ALL_PARTITIONS) -> None:
         surveyed = list(facts)
         super().survey(surveyed, owned)
-        if found := self._leaderless & {fact.partition for fact in surveyed}:
-            self._leaderless = self._leaderless - found
-            self.leaderless([])
         self.recorder.released((fact.topic, fact.partition) for fact in surveyed if fact.partition not in owned)
         for fact in surveyed:
             if fact.partition in owned:
@@ -79,14 +76,16 @@ class ObservedProgress(RunProgress):
     def missing(self, which: str) -> None:
         self.recorder.missing(which)
 
-    def leaderless(self, partitions: Sequence[int]) -> None:
-        known = self._leaderless = self._leaderless.union(partitions)  # of other lanes, too
-        self.recorder.leaderless([(self._topic, partition) for partition in known])
+    def leaderless(self, partitions: Collection[int], looked_at: Collection[int]) -> None:
+        with self._lock:  # each lane looks at its own partitions, in its own thread
+            self._leaderless = self._leaderless.difference(looked_at).union(partitions)
+            self.recorder.leaderless([(self._topic, partition) for partition in self._leaderless])
 
     def phase(self, phase: Phase, detail: str = "") -> None:
         if phase is Phase.STANDING_BY:
-            self._leaderless = frozenset()
-            self.recorder.released()
+            with self._lock:
+                self._leaderless = frozenset()
+                self.recorder.released()
         self.recorder.phase(phase, detail)
 
     def fatal(self, reason: str) -> None:

@@ -60,7 +60,7 @@ def test_a_program_leaves_nothing_in_the_temporary_folder(stage: Stage, temporar
 
 
 def test_a_test_leaves_no_topic_on_its_worker_s_broker(stage: Stage) -> None:
-    """What every test ends with; one that was given (`KAFKA_BOOTSTRAP`) has those of other workers, too."""
+    """What every test ends with; a broker that was given (`KAFKA_BOOTSTRAP`) keeps them."""
     kept = f"kept-{stage.names.stem}"
     make_topics(stage.connection, kept)
     assert stage.names.input in topics.names(stage.admin, Deadline(STEP_S))

@@ -182,15 +182,15 @@ def test_a_survey_reports_an_output_that_was_deleted_long_before_the_run_gives_u
 
 def test_a_following_run_goes_on_beside_a_partition_without_a_leader(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole survey failed: others were not read any more, the run gave up, and no other one could start."""
-    reported: list[list[int]] = []
-    monkeypatch.setattr(run.shared.progress, "leaderless", reported.append)
+    reported: list[tuple[list[int], list[int]]] = []
+    monkeypatch.setattr(run.shared.progress, "leaderless", lambda *found: reported.append(found))
     run.cluster.leaderless = (1,)
     assert [(sorted(run.look()), run.all_of_them) for _ in range(3)] == [([0], False)] * 3
     run.shared.preflight = replace(run.shared.preflight, goals={0: 10, 1: 10})
     assert sorted(run.look()) == [0, 1], "a drain needs all of them, and fails"
     run.shared.preflight, run.cluster.leaderless = replace(run.shared.preflight, goals=None), ()
     assert (sorted(run.look()), run.all_of_them) == ([0, 1], True)
-    assert reported == [[], [1], [1], []], "once may be an election"
+    assert reported == [([], [0, 1]), ([1], [0, 1]), ([1], [0, 1]), ([], [0, 1])], "once may be an election"
     assert run.view.notes == ["no leader for in[1]; start a broker that holds them; the run goes on in the others"]
 
 

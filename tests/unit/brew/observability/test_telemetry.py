@@ -107,7 +107,7 @@ def test_a_run_without_brokers_is_live_until_its_patience_has_ended_it(
 def test_a_look_without_leaderless_partitions_is_no_answer_of_the_brokers(progress: ObservedProgress) -> None:
     """It comes before the offsets are asked for, in each survey of a following run."""
     progress.unanswered("timed out")
-    progress.leaderless([])
+    progress.leaderless([], [0])
     assert "timed out" in progress.recorder.status().ready.reason
 
 
@@ -121,13 +121,12 @@ def test_partitions_without_a_leader_are_counted_where_their_lag_is_missing(prog
 
     progress.survey([fact(0), fact(1)])
     assert seen() == (None, [0, 1], False), "nobody has looked yet"
-    progress.leaderless([1])
+    progress.leaderless([1], [1, 3])
     assert seen() == (1, [0], True)
-    progress.leaderless([])
-    assert seen() == (1, [0], True), "another lane looks at other partitions"
-    progress.survey([fact(0), fact(1)])
-    assert seen() == (0, [0, 1], True)
-    progress.leaderless([1])
+    progress.leaderless([2], [0, 2])
+    assert seen() == (2, [0], True), "another lane looks at other partitions"
+    progress.leaderless([], [1, 3])
+    assert seen() == (1, [0], True), "it is led again, whether it may be read or not"
     progress.phase(Phase.STANDING_BY)
     assert seen() == (None, [], False), "another driver looks now"
 
